@@ -1,0 +1,275 @@
+/* attest.h - the public interface of attest: attention whose every number is checked.
+ *
+ * C11, usable from C++. No CUDA header is needed to use it. What is computed, to the letter, is in
+ * lib/contract.md; the comments here repeat it beside each field. Names follow the field's
+ * papers: i is a query row, j a key row, x a feature, h a head, b a sequence.
+ *
+ * Three phases, as FFTW and XNNPACK have them:
+ *
+ *     attest_plan_create(&problem, &plan)           host values only; says in a sentence what is wrong
+ *     attest_plan_workspace(plan, &bytes)           what a run needs; the caller owns every buffer
+ *     attest_run_forward(plan, &args, ws, n, stream)  queues the work
+ *
+ * A plan is immutable and may be used by many threads at once. A run allocates nothing,
+ * synchronises nothing and reads no device memory on the host. Nothing here throws, prints or
+ * exits; a failed call has written nothing. */
+#ifndef ATTEST_H
+#define ATTEST_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATTEST_VERSION_MAJOR 0
+#define ATTEST_VERSION_MINOR 1
+#define ATTEST_VERSION_PATCH 0
+#define ATTEST_VERSION (ATTEST_VERSION_MAJOR * 10000 + ATTEST_VERSION_MINOR * 100 + ATTEST_VERSION_PATCH)
+
+#if defined(__GNUC__)
+#define ATTEST_API __attribute__((visibility("default")))
+#else
+#define ATTEST_API
+#endif
+
+enum attest_status {
+    ATTEST_OK = 0,
+    ATTEST_INVALID,       /* a field is outside the range written beside it */
+    ATTEST_UNSUPPORTED,   /* a valid problem that this build has no kernel for */
+    ATTEST_OUT_OF_MEMORY, /* host memory, while a plan was made or by the reference device */
+    ATTEST_DEVICE_ERROR   /* the device refused the launch */
+};
+
+enum attest_dtype {
+    ATTEST_ABSENT = 0, /* this tensor takes no part in the problem */
+    ATTEST_FP32,
+    ATTEST_FP16,
+    ATTEST_BF16,
+    ATTEST_FP8_E4M3, /* inputs only; the OCP format: no infinities, largest value 448 */
+    ATTEST_FP8_E5M2, /* inputs only */
+    ATTEST_UINT8     /* masks: nonzero means visible */
+};
+
+enum attest_device {
+    ATTEST_CUDA = 0,
+    ATTEST_SIM,      /* the simulated GPU: runs kernel sources on the host */
+    ATTEST_REFERENCE /* the double-precision oracle; host pointers; results rounded once, at the end */
+};
+
+/* Where the mask's diagonal lies: query i sits on key i + diag. */
+enum attest_diag {
+    ATTEST_DIAG_UNSET = 0,
+    ATTEST_DIAG_TOP_LEFT,     /* diag = 0 */
+    ATTEST_DIAG_BOTTOM_RIGHT, /* diag = seqlen_k - seqlen_q, each sequence's own, after seqused */
+    ATTEST_DIAG_GIVEN         /* diag = the field's own value */
+};
+
+/* A tensor of rows: element (b, i, h, x) lies at b * batch + i * seqlen + h * head + x, in elements.
+ * The innermost stride is one. In a ragged problem the rows of sequence b start at row
+ * cu_seqlens[b] and `batch` is not used. lse, delta and dlse have no x: element (b, i, h) lies at
+ * b * batch + i * seqlen + h * head, any strides. */
+struct attest_tensor {
+    int32_t dtype; /* enum attest_dtype */
+    int32_t align; /* bytes; pointers passed to a run are promised to be multiples of it; 0: the element's size */
+    int64_t batch, seqlen, head; /* strides in elements, >= 0 */
+};
+
+/* A tensor over scores: element (b, h, r, c) lies at b * batch + h * head + r * seqlen_q +
+ * c * seqlen_k, r and c counted inside the sequence. A stride of zero broadcasts that axis (dbias:
+ * sums over it). A block mask's r and c count blocks. */
+struct attest_score_tensor {
+    int32_t dtype;
+    int32_t align;
+    int64_t batch, head, seqlen_q, seqlen_k; /* strides in elements, >= 0 */
+};
+
+/* One attention problem, host values only. Start from ATTEST_PROBLEM_INIT. Append-only: a longer
+ * struct from the future is accepted if its tail is zero. */
+struct attest_problem {
+    uint32_t struct_size;   /* sizeof(struct attest_problem) of the caller's header */
+    int32_t device;         /* enum attest_device */
+    int32_t device_ordinal; /* which of them, >= 0 */
+    int32_t ragged;         /* 1: sequences are packed, cu_seqlens_q and cu_seqlens_k say where; 0: dense */
+
+    /* Shapes. In a ragged problem seqlen_q and seqlen_k are upper bounds of the sequences' lengths and
+     * total_q, total_k the rows of the packed tensors; in a dense one the totals are 0. */
+    int64_t batch;        /* sequences, 0 .. 2^31 - 1 */
+    int64_t seqlen_q;     /* rows of q, o, dout, dq, 0 .. 2^31 - 1 */
+    int64_t seqlen_k;     /* rows of k, v, dk, dv, 0 .. 2^31 - 1; 0 leaves every row of q empty */
+    int64_t total_q;      /* ragged only */
+    int64_t total_k;      /* ragged only */
+    int64_t num_heads_q;  /* 1 .. 2^31 - 1, a multiple of num_heads_kv */
+    int64_t num_heads_kv; /* >= 1; KV head of query head h: h / (num_heads_q / num_heads_kv) */
+    int64_t head_dim;     /* features of q and k, 1 .. 256 */
+    int64_t head_dim_v;   /* features of v and o, 1 .. 256 */
+
+    /* The tensors. Forward: q, k, v -> o, lse (lse may be absent). Backward, if dq, dk and dv are
+     * present: q, k, v, lse, dout and either o or delta -> dq, dk, dv. */
+    struct attest_tensor q, k, v;
+    struct attest_tensor o, lse;           /* lse: fp32, natural logarithm */
+    struct attest_tensor dout, dlse;       /* dlse: fp32, optional */
+    struct attest_tensor delta;            /* fp32, optional input of backward: sum_j p_ij dp_ij */
+    struct attest_tensor dq, dk, dv;
+    struct attest_score_tensor bias;       /* fp32 or the dtype of q; optional; -inf hides a key */
+    struct attest_score_tensor dbias;      /* fp32 or the dtype of q; optional */
+    struct attest_score_tensor mask;       /* uint8, optional; nonzero = visible */
+    struct attest_score_tensor block_mask; /* uint8, optional, over blocks of block_q x block_k scores */
+    int64_t block_q, block_k;              /* rows and columns of a block, >= 1 where block_mask is present */
+
+    /* Scores. s = softmax_scale * (q . k); t = softcap * tanh(s / softcap) if softcap > 0, else s;
+     * x = t + bias - alibi_slope_h * |i + alibi_diag - j|. */
+    float softmax_scale; /* any finite value */
+    float softcap;       /* finite, >= 0; 0: none */
+    int32_t has_alibi;   /* 1: args.alibi_slopes is read */
+    int32_t has_sink;    /* 1: args.sink is read: lse = ln(sum_j exp(x_j) + exp(sink_h)) */
+    int32_t alibi_diag_kind; /* enum attest_diag; UNSET means bottom-right */
+    int32_t diag_kind;       /* enum attest_diag; needed where a window is bounded and lengths differ */
+    int64_t alibi_diag;      /* where ATTEST_DIAG_GIVEN */
+    int64_t diag;            /* where ATTEST_DIAG_GIVEN */
+    int64_t window_left;     /* visible: j >= i + diag - window_left; negative: unbounded */
+    int64_t window_right;    /* visible: j <= i + diag + window_right; negative: unbounded; causal is 0 */
+    int64_t q_start, k_start; /* global index of the first query and key row: i = q_start + r, j = k_start + c */
+    int32_t has_seqused_q, has_seqused_k; /* 1: args.seqused_q / args.seqused_k replace the lengths */
+
+    /* Dropout. A score is dropped when its 16 random bits, read as an integer, are below
+     * t = round(65536 dropout_p), halves up; kept ones are scaled by 65536 / (65536 - t). The bits of
+     * (i, j) are 16-bit lane j mod 8 (lowest first) of Philox4x32-10 with key = seed and the counter
+     * whose words, lowest first, are: j / 8 mod 2^32, i mod 2^32, and the two halves of
+     * offset + 2^32 * stream mod 2^64. stream is batch * num_heads_q + head unless args gives it. */
+    float dropout_p; /* 0 .. 0.99999 */
+
+    /* Backward of a part of the keys: 1: lse and delta (both present) are those of a larger key set, and
+     * p_ij = exp(x_ij - lse_i) need not sum to one. 0: they are this problem's own. */
+    int32_t external_lse;
+    uint64_t dropout_seed, dropout_offset; /* used where args has no pointers to them */
+
+    /* Reserved for fields that exist from the start and are refused until they work. */
+    struct attest_tensor o_low, lse_low; /* low parts of o and lse */
+    int64_t page_size;                   /* rows of a page of paged k and v; 0: not paged */
+};
+
+/* clang-format off */
+#define ATTEST_PROBLEM_INIT                                                                        \
+    { .struct_size = sizeof(struct attest_problem), .softmax_scale = NAN,                          \
+      .window_left = -1, .window_right = -1 }
+/* clang-format on */
+
+/* Pointers of one run. Tensors that the problem declares absent are not looked at. Outputs overlap
+ * nothing. Inputs are not written. */
+struct attest_forward_args {
+    uint32_t struct_size;
+    uint32_t reserved0; /* 0 */
+    const void *q, *k, *v;
+    void *o;
+    void *lse;
+    const void *bias;
+    const uint8_t *mask, *block_mask;
+    const float *alibi_slopes;                   /* [num_heads_q] */
+    const float *sink;                           /* [num_heads_q] */
+    const int32_t *cu_seqlens_q, *cu_seqlens_k;  /* [batch + 1], ragged problems only */
+    const int32_t *seqused_q, *seqused_k;        /* [batch], 0 .. that sequence's length */
+    const uint64_t *dropout_seed, *dropout_offset; /* one value each; NULL: the problem's */
+    const int64_t *dropout_stream;               /* [batch][num_heads_q]; NULL: batch * num_heads_q + head */
+    /* Refused until they work: non-null is UNSUPPORTED. */
+    void *o_low, *lse_low;
+    const float *q_scale, *k_scale, *v_scale;
+    const int32_t *block_table;
+};
+#define ATTEST_FORWARD_ARGS_INIT { .struct_size = sizeof(struct attest_forward_args) }
+
+/* `forward` holds the inputs of the forward pass and its results: o (where the kernel wants it) and
+ * lse are read, not written. */
+struct attest_backward_args {
+    uint32_t struct_size;
+    uint32_t reserved0; /* 0 */
+    struct attest_forward_args forward;
+    const void *dout;
+    const void *dlse;
+    const void *delta;
+    void *dq, *dk, *dv;
+    void *dbias;
+    float *dsink; /* [num_heads_q], written where the problem has a sink and this is not NULL */
+};
+#define ATTEST_BACKWARD_ARGS_INIT                                                                  \
+    { .struct_size = sizeof(struct attest_backward_args), .forward = ATTEST_FORWARD_ARGS_INIT }
+
+/* How a kernel computes: what a proven error bound must know. reference/bounds.md defines each entry
+ * and derives the bounds. */
+enum attest_accumulate {
+    ATTEST_ACC_FP32 = 0, /* fp32, round to nearest, any order */
+    ATTEST_ACC_FAITHFUL, /* fp32, any order and grouping, each step may truncate: covers every tensor core here */
+    ATTEST_ACC_AMPERE,   /* mma.sync of sm_80: 8 products a step, aligned to 24 fraction bits, truncated */
+    ATTEST_ACC_HOPPER    /* sm_90: 16 products a step, aligned to 25 fraction bits, truncated */
+};
+
+enum attest_delta {
+    ATTEST_DELTA_EXACT = 0,    /* sum_j p dp from unrounded p and dp, in fp32 */
+    ATTEST_DELTA_FROM_ROUNDED_O /* dout . o with o already rounded to its output format */
+};
+
+struct attest_recipe {
+    uint32_t struct_size;
+    int32_t accumulate; /* enum attest_accumulate, of q.k, p.v, dout.v and the sums of dq, dk, dv */
+    int32_t round_p;    /* 1: p is rounded to the dtype of v before p.v, and to that of dout before dv; 0: kept in fp32 */
+    int32_t round_ds;   /* 1: ds is rounded to the dtype of k and q before dq and dk; 0: kept in fp32 */
+    int32_t round_dkv_heads; /* 1: the dk, dv of each query head are rounded to 16 bits before the sum over a group */
+    int32_t delta;      /* enum attest_delta */
+    int32_t tile_k;     /* keys between two rescalings of o by the running maximum; 0: unknown, as bad as 1 */
+    int32_t reserved0;  /* 0 */
+    double exp_error;   /* largest relative error of the exponential where its result is normal in fp32 */
+    const char *name;
+};
+
+struct attest_plan;
+
+/* Checks `problem` and picks a kernel. Reads host values only.
+ * Errors   INVALID with a sentence naming field, value and range; UNSUPPORTED with the failed condition;
+ *          *plan is NULL after an error. */
+ATTEST_API enum attest_status attest_plan_create(const struct attest_problem *problem, struct attest_plan **plan);
+ATTEST_API void attest_plan_destroy(struct attest_plan *plan); /* NULL is allowed */
+
+/* Bytes of workspace that a forward and a backward run of this plan need; aligned to 256. */
+ATTEST_API enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t *forward_bytes,
+                                                    size_t *backward_bytes);
+
+/* Name and recipe of what a run of this plan executes. */
+ATTEST_API const char *attest_plan_kernel(const struct attest_plan *plan);
+ATTEST_API const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan);
+
+/* o = softmax(x) v row by row, and lse, as lib/contract.md section 1 says.
+ * Empty    a query that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink_h).
+ * Aliasing o and lse overlap nothing, each other included.
+ * Errors   before anything is queued or written. */
+ATTEST_API enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
+                                                 void *workspace, size_t workspace_bytes, void *stream);
+
+/* dq, dk, dv and, where asked for, dbias and dsink, as lib/contract.md section 3 says. */
+ATTEST_API enum attest_status attest_run_backward(const struct attest_plan *plan,
+                                                  const struct attest_backward_args *args, void *workspace,
+                                                  size_t workspace_bytes, void *stream);
+
+/* lse = logaddexp(lse_a, lse_b), o = exp(lse_a - lse) o_a + exp(lse_b - lse) o_b, over num_states
+ * states of disjoint key sets, in argument order. Host memory, fp32, packed: each o [rows][head_dim_v],
+ * each lse [rows]. An empty state (lse = -inf) is not read; no state at all gives (0, -inf).
+ * Two states: bitwise commutative. o and lse may be those of one of the states, whole. */
+ATTEST_API enum attest_status attest_merge(int64_t num_states, int64_t rows, int64_t head_dim_v,
+                                           const float *const *o_states, const float *const *lse_states, float *o,
+                                           float *lse);
+
+/* "ATTEST_INVALID" and so on; never NULL. */
+ATTEST_API const char *attest_status_name(enum attest_status status);
+
+/* The sentence of this thread's last failed call; "" before any. Valid until its next failed call. */
+ATTEST_API const char *attest_last_error(void);
+
+/* ATTEST_VERSION of the library that runs, to be compared with the header's. */
+ATTEST_API uint32_t attest_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATTEST_H */

@@ -1,0 +1,75 @@
+/* bounds.h - how far a kernel of a given recipe may be from the oracle, element by element.
+ *
+ * Derived line by line in reference/bounds.md. Arrays are in the canonical order of oracle.h. Two kinds:
+ *
+ *     rigorous     |got - oracle| <= bound for every input inside the no-overflow domain; the oracle's own
+ *                  stated error is already added
+ *     statistical  what independent roundings give: per element a systematic part (bias) and a
+ *                  standard deviation, from which ref_judge derives thresholds for the root mean square and
+ *                  the mean signed error at a false-alarm probability of 1e-9 */
+#ifndef ATTEST_REFERENCE_BOUNDS_H
+#define ATTEST_REFERENCE_BOUNDS_H
+
+#include <stdint.h>
+
+#include "lib/attest.h"
+#include "reference/oracle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The recipes that come with the project, NULL-terminated by name == NULL: "fp32" (fp32 everywhere,
+ * rounds only at the end), "mixed" (16-bit operands, fp32 accumulation, exact delta), "flash" (16-bit
+ * operands, fp32 accumulation, delta from the rounded o), "ampere" and "hopper" (flash with
+ * those tensor cores' accumulation). */
+extern const struct attest_recipe ref_recipes[];
+const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
+
+struct ref_bound {
+    double *bound; /* rigorous; +inf where the recipe may overflow there */
+    double *sigma; /* standard deviation under independent roundings */
+    double *bias;  /* largest systematic error under them */
+};
+
+enum ref_tensor { REF_O, REF_LSE, REF_DQ, REF_DK, REF_DV, REF_DBIAS, REF_DSINK, REF_NUM_TENSORS };
+extern const char *const ref_tensor_names[REF_NUM_TENSORS]; /* "o", "lse", ... */
+
+/* Bounds of a forward and of a backward pass. NULL arrays are not computed. `recipe` NULL asks for the
+ * oracle's own stated error (bound only). */
+enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
+                                     const struct attest_recipe *recipe, const struct ref_bound *o,
+                                     const struct ref_bound *lse, int threads);
+enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
+                                      const struct attest_recipe *recipe, const struct ref_bound tensors[REF_NUM_TENSORS],
+                                      int threads);
+
+enum ref_verdict { REF_PASS, REF_FAIL, REF_OVERFLOW, REF_VACUOUS };
+const char *ref_verdict_name(enum ref_verdict v);
+
+/* One tensor of one implementation beside the oracle. */
+struct ref_report {
+    enum ref_verdict verdict;
+    int64_t count;                 /* elements compared */
+    double max_error, rmse, relative_error, mean_error; /* relative: Frobenius norms; mean: signed */
+    double use;                    /* largest |got - oracle| / bound; NaN if any is */
+    int64_t use_index[4];          /* where: b, row, head, feature */
+    double use_got, use_want, use_bound;
+    double rms_ratio, mean_ratio;  /* rmse and |mean_error| over their thresholds; 0 where not asked for */
+    int64_t nan_count;             /* NaN in got where the oracle has none */
+    int64_t overflow_count;        /* elements outside the recipe's domain */
+    double rms_bound, rms_oracle;  /* VACUOUS where the first exceeds the second */
+};
+
+/* Judges a tensor as the problem lays it out (`got`, dtype and strides from p) against the oracle's
+ * canonical array and its bound. Rows of no sequence are left out, rows past seqused must be exact.
+ * statistical: nonzero asks for the statistical verdict too (families normal, outlier, mean, recorded data). */
+void ref_judge(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
+               const void *got, const double *oracle, const struct ref_bound *bound, int statistical,
+               struct ref_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
