@@ -70,16 +70,20 @@ enum attest_diag {
 /* A tensor of rows: element (b, i, h, x) lies at b * batch + i * seqlen + h * head + x, in elements.
  * The innermost stride is one. In a ragged problem the rows of sequence b start at row
  * cu_seqlens[b] and `batch` is not used. lse, delta and dlse have no x: element (b, i, h) lies at
- * b * batch + i * seqlen + h * head, any strides. */
+ * b * batch + i * seqlen + h * head, any strides. A stride of zero broadcasts an input. An output's
+ * axes nest: each stride is at least what the axes of smaller stride, x included, reach. Elements span
+ * less than 2^63 bytes. The fields of an absent tensor are not looked at. */
 struct attest_tensor {
     int32_t dtype; /* enum attest_dtype */
-    int32_t align; /* bytes; pointers passed to a run are promised to be multiples of it; 0: the element's size */
+    int32_t align; /* bytes, a power of two >= the element's size, which 0 means: the pointer passed to a run and every
+                      stride are multiples of it (of lse, delta, dlse and scores: every stride but 1) */
     int64_t batch, seqlen, head; /* strides in elements, >= 0 */
 };
 
 /* A tensor over scores: element (b, h, r, c) lies at b * batch + h * head + r * seqlen_q +
- * c * seqlen_k, r and c counted inside the sequence. A stride of zero broadcasts that axis (dbias:
- * sums over it). A block mask's r and c count blocks. */
+ * c * seqlen_k, r and c counted inside the sequence. A stride of zero broadcasts that axis. dbias sums
+ * over such an axis, which then is one element, and is written whole: zero where no score is.
+ * A block mask's r and c count blocks. */
 struct attest_score_tensor {
     int32_t dtype;
     int32_t align;
@@ -91,47 +95,48 @@ struct attest_score_tensor {
 struct attest_problem {
     uint32_t struct_size;   /* sizeof(struct attest_problem) of the caller's header */
     int32_t device;         /* enum attest_device */
-    int32_t device_ordinal; /* which of them, >= 0 */
+    int32_t device_ordinal; /* which of them, >= 0; there is one reference device */
     int32_t ragged;         /* 1: sequences are packed, cu_seqlens_q and cu_seqlens_k say where; 0: dense */
 
     /* Shapes. In a ragged problem seqlen_q and seqlen_k are upper bounds of the sequences' lengths and
-     * total_q, total_k the rows of the packed tensors; in a dense one the totals are 0. */
+     * total_q, total_k (0 .. 2^31 - 1) the rows of the packed tensors; in a dense one the totals are 0. */
     int64_t batch;        /* sequences, 0 .. 2^31 - 1 */
     int64_t seqlen_q;     /* rows of q, o, dout, dq, 0 .. 2^31 - 1 */
     int64_t seqlen_k;     /* rows of k, v, dk, dv, 0 .. 2^31 - 1; 0 leaves every row of q empty */
     int64_t total_q;      /* ragged only */
     int64_t total_k;      /* ragged only */
-    int64_t num_heads_q;  /* 1 .. 2^31 - 1, a multiple of num_heads_kv */
+    int64_t num_heads_q;  /* 1 .. 2^31 - 1, a multiple of num_heads_kv; batch * num_heads_q too is at most 2^31 - 1 */
     int64_t num_heads_kv; /* >= 1; KV head of query head h: h / (num_heads_q / num_heads_kv) */
     int64_t head_dim;     /* features of q and k, 1 .. 256 */
     int64_t head_dim_v;   /* features of v and o, 1 .. 256 */
 
-    /* The tensors. Forward: q, k, v -> o, lse (lse may be absent). Backward, if dq, dk and dv are
-     * present: q, k, v, lse, dout and either o or delta -> dq, dk, dv. */
-    struct attest_tensor q, k, v;
-    struct attest_tensor o, lse;           /* lse: fp32, natural logarithm */
+    /* The tensors. Forward, if o is present: q, k, v -> o, lse (lse may be absent). Backward, if dq, dk and
+     * dv are present: q, k, v, lse, dout and either o or delta -> dq, dk, dv. One of the two is there, and
+     * without a backward what only it reads or writes is absent. */
+    struct attest_tensor q, k, v;          /* any floating-point format, the same for all three */
+    struct attest_tensor o, lse;           /* o, dout, dq, dk, dv: fp32, fp16, bf16; lse: fp32, natural log */
     struct attest_tensor dout, dlse;       /* dlse: fp32, optional */
     struct attest_tensor delta;            /* fp32, optional input of backward: sum_j p_ij dp_ij */
     struct attest_tensor dq, dk, dv;
-    struct attest_score_tensor bias;       /* fp32 or the dtype of q; optional; -inf hides a key */
-    struct attest_score_tensor dbias;      /* fp32 or the dtype of q; optional */
+    struct attest_score_tensor bias;       /* fp32, or the dtype of q if not fp8; optional; -inf hides a key */
+    struct attest_score_tensor dbias;      /* fp32, or the dtype of q if not fp8; optional, needs bias */
     struct attest_score_tensor mask;       /* uint8, optional; nonzero = visible */
     struct attest_score_tensor block_mask; /* uint8, optional, over blocks of block_q x block_k scores */
-    int64_t block_q, block_k;              /* rows and columns of a block, >= 1 where block_mask is present */
+    int64_t block_q, block_k;              /* rows and columns of a block, 1 .. 2^31 - 1 where block_mask is present */
 
     /* Scores. s = softmax_scale * (q . k); t = softcap * tanh(s / softcap) if softcap > 0, else s;
      * x = t + bias - alibi_slope_h * |i + alibi_diag - j|. */
-    float softmax_scale; /* any finite value */
+    float softmax_scale; /* any finite value; no default */
     float softcap;       /* finite, >= 0; 0: none */
     int32_t has_alibi;   /* 1: args.alibi_slopes is read */
     int32_t has_sink;    /* 1: args.sink is read: lse = ln(sum_j exp(x_j) + exp(sink_h)) */
     int32_t alibi_diag_kind; /* enum attest_diag; UNSET means bottom-right */
     int32_t diag_kind;       /* enum attest_diag; needed where a window is bounded and lengths differ */
-    int64_t alibi_diag;      /* where ATTEST_DIAG_GIVEN */
-    int64_t diag;            /* where ATTEST_DIAG_GIVEN */
-    int64_t window_left;     /* visible: j >= i + diag - window_left; negative: unbounded */
-    int64_t window_right;    /* visible: j <= i + diag + window_right; negative: unbounded; causal is 0 */
-    int64_t q_start, k_start; /* global index of the first query and key row: i = q_start + r, j = k_start + c */
+    int64_t alibi_diag;      /* -2^60 .. 2^60 where ATTEST_DIAG_GIVEN, else 0 */
+    int64_t diag;            /* -2^60 .. 2^60 where ATTEST_DIAG_GIVEN, else 0 */
+    int64_t window_left;     /* visible: j >= i + diag - window_left; negative: unbounded; at most 2^60 */
+    int64_t window_right;    /* visible: j <= i + diag + window_right; negative: unbounded; causal is 0; at most 2^60 */
+    int64_t q_start, k_start; /* global index of the first query and key row, 0 .. 2^60; i = q_start + r */
     int32_t has_seqused_q, has_seqused_k; /* 1: args.seqused_q / args.seqused_k replace the lengths */
 
     /* Dropout. A score is dropped when its 16 random bits, read as an integer, are below
@@ -157,8 +162,10 @@ struct attest_problem {
       .window_left = -1, .window_right = -1 }
 /* clang-format on */
 
-/* Pointers of one run. Tensors that the problem declares absent are not looked at. Outputs overlap
- * nothing. Inputs are not written. */
+/* Pointers of one run. Tensors that the problem declares absent are not looked at; those it declares
+ * present are there in every pass that takes them, or may be NULL if they have no element. Outputs
+ * overlap nothing. Two tensors that step by the same strides may interleave, as the parts of a packed
+ * buffer do; of others the ranges that they span lie apart. Inputs are not written. */
 struct attest_forward_args {
     uint32_t struct_size;
     uint32_t reserved0; /* 0 */
@@ -169,7 +176,7 @@ struct attest_forward_args {
     const uint8_t *mask, *block_mask;
     const float *alibi_slopes;                   /* [num_heads_q] */
     const float *sink;                           /* [num_heads_q] */
-    const int32_t *cu_seqlens_q, *cu_seqlens_k;  /* [batch + 1], ragged problems only */
+    const int32_t *cu_seqlens_q, *cu_seqlens_k;  /* [batch + 1], 0 .. total, never falling; ragged problems only */
     const int32_t *seqused_q, *seqused_k;        /* [batch], 0 .. that sequence's length */
     const uint64_t *dropout_seed, *dropout_offset; /* one value each; NULL: the problem's */
     const int64_t *dropout_stream;               /* [batch][num_heads_q]; NULL: batch * num_heads_q + head */
@@ -213,7 +220,7 @@ enum attest_delta {
 struct attest_recipe {
     uint32_t struct_size;
     int32_t accumulate; /* enum attest_accumulate, of q.k, p.v, dout.v and the sums of dq, dk, dv */
-    int32_t round_p;    /* 1: p is rounded to the dtype of v before p.v, and to that of dout before dv; 0: kept in fp32 */
+    int32_t round_p;    /* 1: p is rounded to v's dtype before p.v, and to that of dout before dv; 0: kept in fp32 */
     int32_t round_ds;   /* 1: ds is rounded to the dtype of k and q before dq and dk; 0: kept in fp32 */
     int32_t round_dkv_heads; /* 1: the dk, dv of each query head are rounded to 16 bits before the sum over a group */
     int32_t delta;      /* enum attest_delta */
@@ -235,14 +242,16 @@ ATTEST_API void attest_plan_destroy(struct attest_plan *plan); /* NULL is allowe
 ATTEST_API enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t *forward_bytes,
                                                     size_t *backward_bytes);
 
-/* Name and recipe of what a run of this plan executes. */
+/* Name and recipe of what a run of this plan executes; they live as long as the library. NULL of NULL. */
 ATTEST_API const char *attest_plan_kernel(const struct attest_plan *plan);
 ATTEST_API const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan);
 
 /* o = softmax(x) v row by row, and lse, as lib/contract.md section 1 says.
  * Empty    a query that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink_h).
  * Aliasing o and lse overlap nothing, each other included.
- * Errors   before anything is queued or written. */
+ * Stream   a cudaStream_t. The reference device has none, and is done when the call returns.
+ * Errors   before anything is queued or written. Sequence lengths that are no lengths are INVALID where the
+ *          host can read them: on the reference device. */
 ATTEST_API enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
                                                  void *workspace, size_t workspace_bytes, void *stream);
 
@@ -253,8 +262,11 @@ ATTEST_API enum attest_status attest_run_backward(const struct attest_plan *plan
 
 /* lse = logaddexp(lse_a, lse_b), o = exp(lse_a - lse) o_a + exp(lse_b - lse) o_b, over num_states
  * states of disjoint key sets, in argument order. Host memory, fp32, packed: each o [rows][head_dim_v],
- * each lse [rows]. An empty state (lse = -inf) is not read; no state at all gives (0, -inf).
- * Two states: bitwise commutative. o and lse may be those of one of the states, whole. */
+ * each lse [rows]. An empty state (lse = -inf) is not read; no state at all gives (0, -inf), and one alone
+ * is copied bit by bit. Two states: bitwise commutative.
+ * Accuracy |o - exact| <= (num_states + 760) 2^-52 sum_a exp(lse_a - lse) |o_a| + num_states 2^-940 and
+ *          |lse - exact| <= (num_states + 760) 2^-52 + 2^-52 |lse|, and then one rounding to fp32.
+ * Aliasing o may be the o, and lse the lse, of one of the states, whole. */
 ATTEST_API enum attest_status attest_merge(int64_t num_states, int64_t rows, int64_t head_dim_v,
                                            const float *const *o_states, const float *const *lse_states, float *o,
                                            float *lse);

@@ -1,0 +1,30 @@
+/* check.h - is this problem, are these arguments what attest.h says they must be?
+ *
+ * Every function returns true, or false after attest_refuse() was told the status and the sentence.
+ * Nothing here writes to the caller's memory. */
+#ifndef ATTEST_LIB_CHECK_H
+#define ATTEST_LIB_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/attest.h"
+#include "lib/tensors.h"
+
+/* A struct of the caller whose first field is its uint32_t struct_size. A longer one is accepted if what
+ * this build does not know of it is zero. */
+bool attest_check_struct(const char *name, const void *caller, size_t known_bytes);
+
+bool attest_check_plan(const struct attest_plan *plan);
+
+/* Host values only. */
+bool attest_check_problem(const struct attest_problem *p);
+
+/* Pointers of one pass of a checked problem: there, aligned, outputs apart from all else. For a forward
+ * pass only a->forward is looked at. */
+bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass);
+
+/* cu_seqlens and seqused, where the host can read them (device REFERENCE). */
+bool attest_check_lengths(const struct attest_problem *p, const struct attest_forward_args *a);
+
+#endif

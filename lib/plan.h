@@ -1,0 +1,13 @@
+/* plan.h - what a plan keeps: a checked copy of the problem and the kernel that was picked. */
+#ifndef ATTEST_LIB_PLAN_H
+#define ATTEST_LIB_PLAN_H
+
+#include "lib/attest.h"
+
+struct attest_plan {
+    struct attest_problem problem;
+    const char *kernel;
+    const struct attest_recipe *recipe;
+};
+
+#endif
