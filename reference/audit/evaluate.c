@@ -1,0 +1,120 @@
+/* evaluate.c - calls of the oracle and of the bounds. */
+#include "reference/audit/evaluate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int recipe_count(void)
+{
+    int n = 0;
+    while (ref_recipes[n].name != NULL && n < MAX_RECIPES) ++n;
+    return n;
+}
+
+int64_t canonical_size(const struct attest_problem *p, enum ref_tensor which)
+{
+    switch (which) {
+    case REF_O: return ref_rows_q(p) * p->num_heads_q * p->head_dim_v;
+    case REF_LSE: return ref_rows_q(p) * p->num_heads_q;
+    case REF_DQ: return ref_rows_q(p) * p->num_heads_q * p->head_dim;
+    case REF_DK: return ref_rows_k(p) * p->num_heads_kv * p->head_dim;
+    case REF_DV: return ref_rows_k(p) * p->num_heads_kv * p->head_dim_v;
+    default: return 0;
+    }
+}
+
+void progress(const struct evaluations *all, const char *what, const char *detail)
+{
+    if (all->progress) fprintf(stderr, "\r\033[Kaudit: %s%s%s ...", what, detail[0] != '\0' ? " " : "", detail);
+}
+
+void progress_end(const struct evaluations *all)
+{
+    if (all->progress) fputs("\r\033[K", stderr);
+}
+
+static int num_tensors(const struct attest_problem *p)
+{
+    return p->dq.dtype != ATTEST_ABSENT ? CASE_NUM_TENSORS : REF_LSE + 1;
+}
+
+static double *allocate_doubles(const struct attest_problem *p, enum ref_tensor which)
+{
+    return allocate((size_t)canonical_size(p, which), sizeof(double));
+}
+
+static void require_memory(enum attest_status status)
+{
+    if (status == ATTEST_OK) return;
+    fputs("audit: the oracle ran out of memory\n", stderr);
+    exit(AUDIT_EXIT_UNUSABLE);
+}
+
+static void run_oracle(struct evaluations *all, struct evaluation *e)
+{
+    for (int t = 0; t < num_tensors(&e->problem); ++t) e->oracle[t] = allocate_doubles(&e->problem, (enum ref_tensor)t);
+    progress(all, "oracle, forward", "");
+    const struct ref_forward forward = {e->oracle[REF_O], e->oracle[REF_LSE]};
+    require_memory(ref_forward(&e->problem, &e->args.forward, &forward, all->threads));
+    if (e->oracle[REF_DQ] == NULL) return;
+    progress(all, "oracle, backward", "");
+    const struct ref_backward backward = {.dq = e->oracle[REF_DQ], .dk = e->oracle[REF_DK], .dv = e->oracle[REF_DV]};
+    require_memory(ref_backward(&e->problem, &e->args, NULL, &backward, all->threads));
+}
+
+struct evaluation *evaluate(struct evaluations *all, const struct attest_problem *p, enum alibi_form alibi)
+{
+    for (struct evaluation *e = all->first; e != NULL; e = e->next)
+        if (e->alibi == alibi && memcmp(&e->asked, p, sizeof *p) == 0) return e;
+    struct evaluation *e = allocate(1, sizeof *e);
+    e->asked = e->problem = *p;
+    e->alibi = alibi;
+    e->args = all->args;
+    if (!alibi_rewrite(alibi, &e->problem, &e->args.forward, &e->owned)) {
+        free(e);
+        return NULL;
+    }
+    run_oracle(all, e);
+    e->next = all->first;
+    all->first = e;
+    return e;
+}
+
+void evaluate_bounds(struct evaluations *all, struct evaluation *e, int recipe)
+{
+    const struct attest_recipe *r = &ref_recipes[recipe];
+    struct ref_bound *bounds = e->bounds[recipe];
+    if (bounds[REF_O].bound != NULL) return;
+    for (int t = 0; t < num_tensors(&e->problem); ++t)
+        bounds[t] = (struct ref_bound){allocate_doubles(&e->problem, (enum ref_tensor)t),
+                                       allocate_doubles(&e->problem, (enum ref_tensor)t),
+                                       allocate_doubles(&e->problem, (enum ref_tensor)t)};
+    progress(all, "bounds of recipe", r->name);
+    require_memory(ref_bound_forward(&e->problem, &e->args.forward, r, &bounds[REF_O], &bounds[REF_LSE], all->threads));
+    if (e->oracle[REF_DQ] == NULL) return;
+    require_memory(ref_bound_backward(&e->problem, &e->args, r, bounds, all->threads));
+}
+
+static void evaluation_free(struct evaluation *e)
+{
+    for (int t = 0; t < CASE_NUM_TENSORS; ++t) free(e->oracle[t]);
+    for (int r = 0; r < MAX_RECIPES; ++r) {
+        for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
+            free(e->bounds[r][t].bound);
+            free(e->bounds[r][t].sigma);
+            free(e->bounds[r][t].bias);
+        }
+    }
+    free(e->owned);
+    free(e);
+}
+
+void evaluations_free(struct evaluations *all)
+{
+    while (all->first != NULL) {
+        struct evaluation *e = all->first;
+        all->first = e->next;
+        evaluation_free(e);
+    }
+}

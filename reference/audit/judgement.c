@@ -1,0 +1,152 @@
+#include "reference/audit/judgement.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/formats.h"
+
+const char *const verdict_names[VERDICT_NUM] = {"PASS", "FAIL", "OVERFLOW", "VACUOUS", "UNSUPPORTED", "ERROR"};
+
+enum verdict verdict_of(enum ref_verdict v)
+{
+    switch (v) {
+    case REF_PASS: return VERDICT_PASS;
+    case REF_OVERFLOW: return VERDICT_OVERFLOW;
+    case REF_VACUOUS: return VERDICT_VACUOUS;
+    default: return VERDICT_FAIL;
+    }
+}
+
+/* A converted lse carries the rounding of the conversion beside its own: half a unit of fp32 more. */
+static struct ref_bound widened(const struct ref_bound *b, const double *oracle, int64_t size)
+{
+    struct ref_bound wide = {allocate((size_t)size, sizeof(double)), b->sigma, b->bias};
+    for (int64_t i = 0; i < size; ++i)
+        wide.bound[i] = b->bound[i] + ref_half_ulp(ATTEST_FP32, fabs(oracle[i]) + b->bound[i]);
+    return wide;
+}
+
+/* The rewritten problem of an ALiBi form has the outputs' layout of the answer: only the scores differ. */
+static void judge_tensor(const struct evaluation *e, enum ref_tensor which, const void *got, int recipe, bool statistical,
+                         const struct convention *c, struct ref_report *report)
+{
+    const struct attest_forward_args *a = &e->args.forward;
+    struct ref_bound bound = e->bounds[recipe][which];
+    const bool is_converted = which == REF_LSE && c->lse_base2;
+    if (is_converted) bound = widened(&bound, e->oracle[which], canonical_size(&e->problem, which));
+    ref_judge(&e->problem, a, which, got, e->oracle[which], &bound, statistical, report);
+    if (is_converted) free(bound.bound);
+}
+
+static const char *reason_unsupported(const struct answer *a, enum ref_tensor which, const struct convention *c)
+{
+    if (a->unsupported[which] != NULL) return a->unsupported[which];
+    if (alibi_is_forward_only(c->alibi) && (which == REF_DQ || which == REF_DK))
+        return "gradients of q and k are not known for ALiBi inside the cap";
+    return NULL;
+}
+
+/* Judges every tensor of the answer by one recipe, assuming a convention. False where it cannot be assumed. */
+static bool judge_by(struct evaluations *all, const struct audit *audit, const struct convention *c, int recipe,
+                     struct judgement *j)
+{
+    const struct answer *a = j->answer;
+    struct attest_problem p = a->problem;
+    if (c->diag_kind != ATTEST_DIAG_UNSET) p.diag_kind = c->diag_kind;
+    struct evaluation *e = evaluate(all, &p, c->alibi);
+    if (e == NULL) return false;
+    evaluate_bounds(all, e, recipe);
+    j->evaluation = e;
+    j->convention = *c;
+    free(j->lse);
+    j->lse = NULL;
+    if (a->got[REF_LSE] != NULL && (c->lse_base2 || c->lse_plus_inf)) {
+        const size_t size = (size_t)canonical_size(&p, REF_LSE);
+        j->lse = allocate(size, sizeof *j->lse);
+        memcpy(j->lse, a->got[REF_LSE], size * sizeof *j->lse);
+        j->plus_inf_count = convention_convert_lse(c, &p, &e->args.forward, e->oracle[REF_LSE], j->lse);
+        if (c->lse_plus_inf && j->plus_inf_count == 0) return false;
+    }
+    for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
+        struct judged_tensor *judged = &j->tensors[t];
+        judged->reason = reason_unsupported(a, (enum ref_tensor)t, c);
+        judged->present = a->got[t] != NULL || judged->reason != NULL;
+        judged->got = t == REF_LSE && j->lse != NULL ? j->lse : a->got[t];
+        judged->verdict = VERDICT_UNSUPPORTED;
+        if (judged->reason != NULL || judged->got == NULL) continue;
+        judge_tensor(e, (enum ref_tensor)t, judged->got, recipe, audit->problem->statistical, c, &judged->reports[recipe]);
+        judged->verdict = verdict_of(judged->reports[recipe].verdict);
+    }
+    return true;
+}
+
+static int not_passing(const struct judgement *j)
+{
+    int n = 0;
+    for (int t = 0; t < CASE_NUM_TENSORS; ++t) n += j->tensors[t].present && j->tensors[t].verdict != VERDICT_PASS;
+    return n;
+}
+
+/* The convention under which fewest tensors do not pass; of those the one that deviates least. */
+static struct convention infer(struct evaluations *all, const struct audit *audit, struct judgement *j)
+{
+    struct convention best = {.alibi = ALIBI_CONTRACT}, c;
+    int fewest = not_passing(j);
+    for (int deviations = 1; deviations <= 4 && fewest > 0; ++deviations) {
+        for (int number = 0; number < CONVENTION_COUNT && fewest > 0; ++number) {
+            if (!convention_number(&j->answer->problem, number, &c) || convention_deviations(&c) != deviations) continue;
+            if ((c.lse_base2 || c.lse_plus_inf) && j->answer->got[REF_LSE] == NULL) continue;
+            if (!judge_by(all, audit, &c, audit->recipe, j) || not_passing(j) >= fewest) continue;
+            fewest = not_passing(j);
+            best = c;
+        }
+    }
+    return best;
+}
+
+static void judge_nothing(const struct answer *a, struct judgement *j)
+{
+    for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
+        j->tensors[t].present = tensor_set_find(&a->set, ref_tensor_names[t]) != NULL;
+        j->tensors[t].verdict = a->problem_unsupported ? VERDICT_UNSUPPORTED : VERDICT_ERROR;
+        j->tensors[t].reason = a->error;
+    }
+}
+
+void judge_answer(struct evaluations *all, const struct audit *audit, const struct answer *a, struct judgement *j)
+{
+    struct convention c = {.alibi = ALIBI_CONTRACT};
+    *j = (struct judgement){.answer = a};
+    if (a->error != NULL) {
+        judge_nothing(a, j);
+        return;
+    }
+    judge_by(all, audit, &c, audit->recipe, j);
+    if (not_passing(j) > 0 && !audit->options->strict) c = infer(all, audit, j);
+    for (int recipe = 0; recipe < recipe_count(); ++recipe)
+        if (recipe != audit->recipe) judge_by(all, audit, &c, recipe, j);
+    judge_by(all, audit, &c, audit->recipe, j); /* last: its verdicts count */
+    convention_explain(&c, &a->problem, a->name, j->plus_inf_count, &j->notes);
+}
+
+void judgement_free(struct judgement *j)
+{
+    free(j->lse);
+    notes_free(&j->notes);
+}
+
+int audit_exit_status(const struct audit *audit)
+{
+    int status = AUDIT_EXIT_PASS;
+    for (int i = 0; i < audit->num_answers; ++i) {
+        if (audit->answers[i].error != NULL) status = AUDIT_EXIT_UNUSABLE;
+        for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
+            const struct judged_tensor *judged = &audit->judgements[i].tensors[t];
+            if (!judged->present || judged->verdict == VERDICT_PASS) continue;
+            if (judged->verdict >= VERDICT_UNSUPPORTED) status = AUDIT_EXIT_UNUSABLE;
+            else if (status == AUDIT_EXIT_PASS) status = AUDIT_EXIT_FAIL;
+        }
+    }
+    return status;
+}

@@ -1,0 +1,48 @@
+/* judgement.h - the verdict on one implementation: which convention explains it, and each tensor's report. */
+#ifndef ATTEST_AUDIT_JUDGEMENT_H
+#define ATTEST_AUDIT_JUDGEMENT_H
+
+#include "reference/audit/evaluate.h"
+
+/* The first four are those of enum ref_verdict. */
+enum verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_OVERFLOW, VERDICT_VACUOUS, VERDICT_UNSUPPORTED, VERDICT_ERROR,
+               VERDICT_NUM };
+extern const char *const verdict_names[VERDICT_NUM];
+enum verdict verdict_of(enum ref_verdict v);
+
+struct judged_tensor {
+    bool present;                           /* returned, or part of what ERROR and UNSUPPORTED are about */
+    enum verdict verdict;                   /* by the recipe that was asked for */
+    const char *reason;                     /* of UNSUPPORTED and ERROR, else NULL */
+    const void *got;                        /* as judged: converted where the convention says so; NULL without a report */
+    struct ref_report reports[MAX_RECIPES]; /* of every recipe */
+};
+
+struct judgement {
+    const struct answer *answer;
+    struct convention convention;
+    struct evaluation *evaluation; /* NULL where nothing could be judged */
+    float *lse;                    /* converted, or NULL */
+    int64_t plus_inf_count;        /* +inf in it that were read as -inf */
+    struct judged_tensor tensors[CASE_NUM_TENSORS];
+    struct notes notes; /* conventions that were inferred */
+};
+
+/* Everything that the reports show. */
+struct audit {
+    const struct options *options;
+    struct audit_case *problem;
+    struct answer *answers;
+    struct judgement *judgements;
+    int num_answers;
+    int recipe; /* whose verdict counts, an index of ref_recipes */
+    struct evaluations evaluations;
+};
+
+void judge_answer(struct evaluations *all, const struct audit *audit, const struct answer *a, struct judgement *j);
+void judgement_free(struct judgement *j);
+
+/* The worst of all verdicts, as an exit status. */
+int audit_exit_status(const struct audit *audit);
+
+#endif

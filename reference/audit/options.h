@@ -1,0 +1,45 @@
+/* options.h - the command line of the audit. */
+#ifndef ATTEST_AUDIT_OPTIONS_H
+#define ATTEST_AUDIT_OPTIONS_H
+
+#include <stdbool.h>
+
+#include "lib/attest.h"
+
+enum { AUDIT_EXIT_PASS = 0, AUDIT_EXIT_FAIL = 1, AUDIT_EXIT_UNUSABLE = 2 };
+
+/* What can be said about the problem, by an option or else by the inputs' metadata. */
+enum setting {
+    SETTING_SCALE,
+    SETTING_CAUSAL,
+    SETTING_WINDOW,
+    SETTING_DIAG,
+    SETTING_SOFTCAP,
+    SETTING_ALIBI,
+    SETTING_LAYOUT,
+    SETTING_FAMILY,
+    SETTING_NUM
+};
+extern const char *const setting_names[SETTING_NUM]; /* as in the metadata: "softmax_scale", ... */
+
+struct results_path {
+    const char *name; /* before `=`; NULL where none was given */
+    const char *path;
+};
+
+struct options {
+    const char **inputs; /* one safetensors file or folder, or several .npy files */
+    int num_inputs;
+    struct results_path *results;
+    int num_results;
+    const char *settings[SETTING_NUM]; /* NULL: not given */
+    const struct attest_recipe *recipe;
+    bool strict; /* conventions are not inferred */
+    int threads; /* 0: all cores */
+    const char *json, *junit, *html; /* NULL: not asked for */
+};
+
+/* Prints usage or an error and exits with AUDIT_EXIT_UNUSABLE where the command line is not one. */
+void options_parse(int argc, char **argv, struct options *options);
+
+#endif
