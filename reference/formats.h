@@ -42,6 +42,8 @@ double ref_half_ulp(int32_t dtype, double value);
 
 /* Element `index` of an array. uint8 reads as its integer value. */
 double ref_load(int32_t dtype, const void *data, int64_t index);
+/* Elements index .. index + count - 1. */
+void ref_load_row(int32_t dtype, const void *data, int64_t index, int64_t count, double *out);
 void ref_store(int32_t dtype, void *data, int64_t index, double value);
 
 #ifdef __cplusplus

@@ -27,6 +27,10 @@
 extern "C" {
 #endif
 
+/* The exponential is within this many units in the last place of the true value (of the smallest double where
+ * the result is subnormal): the documented bound of glibc's libmvec, checked by oracle_test.c. */
+#define REF_EXP_ULPS 4.0
+
 int64_t ref_rows_q(const struct attest_problem *p); /* rows of q in memory: batch * seqlen_q or total_q */
 int64_t ref_rows_k(const struct attest_problem *p);
 

@@ -36,11 +36,10 @@ int64_t ref_score_offset(const struct attest_score_tensor *t, int64_t b, int64_t
     return b * t->batch + h * t->head + r * t->seqlen_q + c * t->seqlen_k;
 }
 
-/* j - (i + diag): 0 on the diagonal, negative to the left of it. The fields are any int64. */
-static __int128 distance(const struct attest_problem *p, int64_t r, int64_t c, int64_t diag)
+/* j - (i + diag): 0 on the diagonal, negative to the left of it. */
+static int64_t distance(const struct attest_problem *p, int64_t r, int64_t c, int64_t diag)
 {
-    const __int128 i = (__int128)p->q_start + r, j = (__int128)p->k_start + c;
-    return j - (i + diag);
+    return p->k_start + c - (p->q_start + r + diag);
 }
 
 static double bias_of(const struct attest_problem *p, const struct attest_forward_args *a, int64_t b, int64_t h,
@@ -53,8 +52,8 @@ bool ref_visible(const struct attest_problem *p, const struct attest_forward_arg
                  int64_t b, int64_t h, int64_t r, int64_t c)
 {
     if (r >= s->seqlen_q || c >= s->seqlen_k) return false;
-    const __int128 d = distance(p, r, c, s->diag);
-    if (p->window_left >= 0 && d < -(__int128)p->window_left) return false;
+    const int64_t d = distance(p, r, c, s->diag);
+    if (p->window_left >= 0 && d < -p->window_left) return false;
     if (p->window_right >= 0 && d > p->window_right) return false;
     if (p->mask.dtype != ATTEST_ABSENT && !a->mask[ref_score_offset(&p->mask, b, h, r, c)]) return false;
     if (p->block_mask.dtype != ATTEST_ABSENT &&
