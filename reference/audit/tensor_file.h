@@ -16,7 +16,7 @@ enum { TENSOR_MAX_NDIM = 8 };
 /* What files hold beside enum attest_dtype. Booleans are read as ATTEST_UINT8. */
 enum tensor_dtype { TENSOR_FP64 = 100, TENSOR_INT32, TENSOR_INT64 };
 
-size_t tensor_dtype_bytes(int32_t dtype);      /* 0 for unknown or absent */
+size_t tensor_dtype_bytes(int32_t dtype);     /* 0 for unknown or absent */
 const char *tensor_dtype_name(int32_t dtype); /* "fp64"; as ref_dtype_name for enum attest_dtype */
 
 /* Row-major: the last axis is contiguous. */
@@ -26,7 +26,7 @@ struct tensor {
     int32_t ndim;                   /* 0 .. TENSOR_MAX_NDIM; 0 is one number */
     int64_t shape[TENSOR_MAX_NDIM]; /* >= 0; the nonzero extents' product in bytes fits int64_t */
     int64_t elements;               /* product of the extents */
-    const void *data;               /* aligned to 16 bytes, not NULL */
+    const void *data;               /* aligned as malloc aligns, not NULL */
 };
 
 struct tensor_metadata {
@@ -35,7 +35,7 @@ struct tensor_metadata {
 
 /* Names are unique; so are keys. The file owns everything that it points to. */
 struct tensor_file {
-    struct tensor *tensors; /* in the order of the data, or of the file names */
+    struct tensor *tensors; /* in the order of the data, or of the file names; NULL if none */
     int count;
     struct tensor_metadata *metadata; /* of safetensors; .npy has none */
     int num_metadata;
