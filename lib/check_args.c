@@ -138,20 +138,24 @@ static bool must_be_null(const char *name, const void *pointer)
     return attest_refuse(ATTEST_UNSUPPORTED, "%s = %p, but this build only knows NULL", name, pointer);
 }
 
+static bool must_be_zero(uint32_t reserved0)
+{
+    return reserved0 == 0 || attest_refuse(ATTEST_INVALID, "reserved0 = %" PRIu32 ", but must be 0", reserved0);
+}
+
 static bool check_reserved(const struct attest_forward_args *f)
 {
-    if (f->reserved0 != 0) {
-        return attest_refuse(ATTEST_INVALID, "reserved0 = %" PRIu32 ", but must be 0", f->reserved0);
-    }
-    return must_be_null("o_low", f->o_low) && must_be_null("lse_low", f->lse_low) &&
-           must_be_null("q_scale", f->q_scale) && must_be_null("k_scale", f->k_scale) &&
-           must_be_null("v_scale", f->v_scale) && must_be_null("block_table", f->block_table);
+    return must_be_zero(f->reserved0) && must_be_null("o_low", f->o_low) &&
+           must_be_null("lse_low", f->lse_low) && must_be_null("q_scale", f->q_scale) &&
+           must_be_null("k_scale", f->k_scale) && must_be_null("v_scale", f->v_scale) &&
+           must_be_null("block_table", f->block_table);
 }
 
 bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass)
 {
     struct regions all = {0};
-    if (!check_reserved(&a->forward) || !add_tensors(&all, p, a, pass) || !add_arrays(&all, p, &a->forward)) {
+    if ((pass == ATTEST_BACKWARD && !must_be_zero(a->reserved0)) || !check_reserved(&a->forward) ||
+        !add_tensors(&all, p, a, pass) || !add_arrays(&all, p, &a->forward)) {
         return false;
     }
     if (pass == ATTEST_BACKWARD && p->has_sink &&
