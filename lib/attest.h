@@ -156,12 +156,6 @@ struct attest_problem {
     int64_t page_size;                   /* rows of a page of paged k and v; 0: not paged */
 };
 
-/* clang-format off */
-#define ATTEST_PROBLEM_INIT                                                                        \
-    { .struct_size = sizeof(struct attest_problem), .softmax_scale = NAN,                          \
-      .window_left = -1, .window_right = -1 }
-/* clang-format on */
-
 /* Pointers of one run. Tensors that the problem declares absent are not looked at; those it declares
  * present are there in every pass that takes them, or may be NULL if they have no element. Outputs
  * overlap nothing. Two tensors that step by the same strides may interleave, as the parts of a packed
@@ -185,7 +179,6 @@ struct attest_forward_args {
     const float *q_scale, *k_scale, *v_scale;
     const int32_t *block_table;
 };
-#define ATTEST_FORWARD_ARGS_INIT { .struct_size = sizeof(struct attest_forward_args) }
 
 /* `forward` holds the inputs of the forward pass and its results: o (where the kernel wants it) and
  * lse are read, not written. */
@@ -200,8 +193,43 @@ struct attest_backward_args {
     void *dbias;
     float *dsink; /* [num_heads_q], written where the problem has a sink and this is not NULL */
 };
+
+/* What each struct starts from: sizes set, no window, no softmax_scale, everything else zero. */
+/* clang-format off */
+#ifndef __cplusplus
+#define ATTEST_PROBLEM_INIT                                                                        \
+    { .struct_size = sizeof(struct attest_problem), .softmax_scale = NAN,                          \
+      .window_left = -1, .window_right = -1 }
+#define ATTEST_FORWARD_ARGS_INIT { .struct_size = sizeof(struct attest_forward_args) }
 #define ATTEST_BACKWARD_ARGS_INIT                                                                  \
     { .struct_size = sizeof(struct attest_backward_args), .forward = ATTEST_FORWARD_ARGS_INIT }
+#else /* designated initialisers came to C++ in 2020 */
+#define ATTEST_PROBLEM_INIT attest_problem_init()
+#define ATTEST_FORWARD_ARGS_INIT attest_forward_args_init()
+#define ATTEST_BACKWARD_ARGS_INIT attest_backward_args_init()
+static inline attest_problem attest_problem_init()
+{
+    attest_problem p = attest_problem();
+    p.struct_size = sizeof p;
+    p.softmax_scale = NAN;
+    p.window_left = p.window_right = -1;
+    return p;
+}
+static inline attest_forward_args attest_forward_args_init()
+{
+    attest_forward_args a = attest_forward_args();
+    a.struct_size = sizeof a;
+    return a;
+}
+static inline attest_backward_args attest_backward_args_init()
+{
+    attest_backward_args a = attest_backward_args();
+    a.struct_size = sizeof a;
+    a.forward = attest_forward_args_init();
+    return a;
+}
+#endif
+/* clang-format on */
 
 /* How a kernel computes: what a proven error bound must know. reference/bounds.md defines each entry
  * and derives the bounds. */
