@@ -64,7 +64,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(const int rows, int
 static void NAME(gemm)(int64_t m, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col,
                        const double *panels, int64_t k_packed, bool add, double *c, int64_t c_row)
 {
-    for (int64_t l = 0; l < k; l += REF_CHUNK) {
+    for (int64_t l = 0; l == 0 || l < k; l += REF_CHUNK) { /* once even for k = 0: then C = 0 */
         const int64_t length = k - l < REF_CHUNK ? k - l : REF_CHUNK;
         for (int64_t j = 0; j < n; j += REF_PANEL) {
             const int64_t columns = n - j < REF_PANEL ? n - j : REF_PANEL;
