@@ -41,7 +41,8 @@ static const char *type_name(const json_t *value)
 
 static int read_dtype(const struct reader *r, const json_t *value, struct tensor *t)
 {
-    if (!json_is_string(value)) return refuse(r, "tensor '%.60s': dtype is %s, not a string", t->name, type_name(value));
+    if (!json_is_string(value))
+        return refuse(r, "tensor '%.60s': dtype is %s, not a string", t->name, type_name(value));
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; ++i) {
         if (strcmp(json_string_value(value), dtypes[i].name) != 0) continue;
         t->dtype = dtypes[i].dtype;
@@ -55,7 +56,8 @@ static int read_dtype(const struct reader *r, const json_t *value, struct tensor
 static int read_integers(const struct reader *r, const char *name, const char *field, const json_t *array, int max,
                          int64_t *out, int32_t *count)
 {
-    if (!json_is_array(array)) return refuse(r, "tensor '%.60s': %s is %s, not an array", name, field, type_name(array));
+    if (!json_is_array(array))
+        return refuse(r, "tensor '%.60s': %s is %s, not an array", name, field, type_name(array));
     if (json_array_size(array) > (size_t)max)
         return refuse(r, "tensor '%.60s': %s has %zu entries; at most %d are allowed", name, field,
                       json_array_size(array), max);
@@ -82,8 +84,8 @@ static int check_range(const struct reader *r, struct entry *e, int64_t data_siz
         return refuse(r, "tensor '%.60s': data_offsets is [%lld, %lld]; 0 <= begin <= end <= %lld is required", name,
                       (long long)e->begin, (long long)e->end, (long long)data_size);
     if (e->end - e->begin != size)
-        return refuse(r, "tensor '%.60s': data_offsets is [%lld, %lld], %lld bytes, but dtype and shape need %lld", name,
-                      (long long)e->begin, (long long)e->end, (long long)(e->end - e->begin), (long long)size);
+        return refuse(r, "tensor '%.60s': data_offsets is [%lld, %lld], %lld bytes, but dtype and shape need %lld",
+                      name, (long long)e->begin, (long long)e->end, (long long)(e->end - e->begin), (long long)size);
     return 0;
 }
 
@@ -152,8 +154,8 @@ static int check_cover(const struct reader *r, const struct entry *entries, int 
                           entries[i].tensor.name, (long long)entries[i].begin, (long long)entries[i].end,
                           entries[i - 1].tensor.name);
         if (entries[i].begin > covered)
-            return refuse(r, "tensor '%.60s': data_offsets is [%lld, %lld], which leaves bytes %lld .. %lld to no tensor",
-                          entries[i].tensor.name, (long long)entries[i].begin, (long long)entries[i].end,
+            return refuse(r, "tensor '%.60s': data_offsets is [%lld, %lld], which leaves bytes %lld .. %lld to no "
+                          "tensor", entries[i].tensor.name, (long long)entries[i].begin, (long long)entries[i].end,
                           (long long)covered, (long long)entries[i].begin - 1);
         covered = entries[i].end;
     }

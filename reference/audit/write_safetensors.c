@@ -44,7 +44,8 @@ static char *make_header(const struct tensor *tensors, int count, const struct t
     for (int i = 0; i < count; ++i) {
         const json_int_t begin = end;
         json_t *shape = json_array();
-        for (int x = 0; x < tensors[i].ndim; ++x) failed |= json_array_append_new(shape, json_integer(tensors[i].shape[x]));
+        for (int x = 0; x < tensors[i].ndim; ++x)
+            failed |= json_array_append_new(shape, json_integer(tensors[i].shape[x]));
         end += byte_size(&tensors[i]);
         failed |= json_object_set_new(header, tensors[i].name,
                                       json_pack("{ss so s[II]}", "dtype", dtype_name(tensors[i].dtype), "shape", shape,
