@@ -255,6 +255,7 @@ struct attest_recipe {
     int32_t tile_k;     /* keys between two rescalings of o by the running maximum; 0: unknown, as bad as 1 */
     int32_t reserved0;  /* 0 */
     double exp_error;   /* largest relative error of the exponential where its result is normal in fp32 */
+    double tanh_error;  /* of softcap's tanh: |computed - tanh| <= tanh_error |tanh| + 2^-22 */
     const char *name;
 };
 

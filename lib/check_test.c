@@ -184,6 +184,7 @@ Test(problem, alignments_and_strides)
     INVALID("dv.align = -16", p.dv.align = -16);
     INVALID("q.head = 8, but must be a multiple of 16, for q.align = 64", p.q.align = 64);
     VALID(p.q.align = 32);
+    INVALID("q.head = 1, but must be a multiple of 2", (p.head_dim = 1, p.q.head = 1, p.q.align = 8));
     VALID(p.lse.align = 4);
     VALID(p.mask.align = 1);
     VALID((p.mask.align = 8, p.mask.batch = 192, p.mask.head = 48, p.mask.seqlen_q = 8));
@@ -392,6 +393,43 @@ Test(args, outputs_overlap_nothing)
     BACKWARD("dsink = 0x", a->dsink = (float *)f->lse);
 }
 
+/* A backward run of one sequence whose dv, [3][2][head_dim_v], steps as the input `t` does, at another place. */
+static enum attest_status run_dv_beside(struct attest_tensor steps, int64_t head_dim_v, int is_q, int64_t dv_at,
+                                        int64_t input_at)
+{
+    static float memory[1024];
+    struct attest_problem p = whole_problem();
+    p.batch = 1, p.seqlen_q = p.seqlen_k = 3, p.head_dim = p.head_dim_v = head_dim_v;
+    p.has_seqused_q = p.has_seqused_k = 0;
+    p.block_mask.dtype = p.mask.dtype = p.bias.dtype = p.dbias.dtype = p.o.dtype = ATTEST_ABSENT;
+    *(is_q ? &p.q : &p.k) = p.dv = steps;
+    struct attest_plan *plan = NULL;
+    cr_assert_eq(attest_plan_create(&p, &plan), ATTEST_OK, "%s", attest_last_error());
+    fill_buffers(&buffers);
+    buffers.args.dv = memory + dv_at;
+    if (is_q) buffers.args.forward.q = memory + input_at;
+    if (!is_q) buffers.args.forward.k = memory + input_at;
+    const enum attest_status status = attest_run_backward(plan, &buffers.args, NULL, 0, NULL);
+    attest_plan_destroy(plan);
+    return status;
+}
+
+Test(args, an_output_may_interleave_with_an_input)
+{
+    const struct attest_tensor rows = {ATTEST_FP32, 0, 0, 32, 8};
+    cr_assert_eq(run_dv_beside(rows, 8, 0, 16, 0), ATTEST_OK, "%s", attest_last_error());
+    cr_assert_eq(run_dv_beside(rows, 8, 0, 0, 16), ATTEST_OK, "%s", attest_last_error());
+    cr_assert_eq(run_dv_beside(rows, 8, 0, 12, 0), ATTEST_INVALID); /* k reaches into dv from before */
+    says("must not overlap k");
+    cr_assert_eq(run_dv_beside(rows, 8, 0, 0, 12), ATTEST_INVALID);
+    says("must not overlap k");
+
+    /* The heads of q step over more than a row of it: its row 0, head 3 is row 2, head 0 of dv. */
+    const struct attest_tensor crossing = {ATTEST_FP32, 0, 0, 19, 8};
+    cr_assert_eq(run_dv_beside(crossing, 2, 1, 0, 14), ATTEST_INVALID);
+    says("must not overlap q");
+}
+
 /* dq, dk and dv of equal lengths in one buffer [batch][seqlen][parts][head_dim], a gap after each batch. */
 static enum attest_status run_packed(int64_t dk_at, int64_t dv_at)
 {
@@ -426,6 +464,9 @@ Test(args, lengths_that_are_none)
     RAGGED("cu_seqlens_q[0] = -1", buffers.cu_seqlens_q[0] = -1);
     RAGGED("cu_seqlens_q[2] = 2, but must be 3 ..", buffers.cu_seqlens_q[2] = 2);
     RAGGED("cu_seqlens_q[2] = 7, but must be 3 .. 6", buffers.cu_seqlens_q[2] = 7);
+    struct attest_problem shorter = ragged_problem();
+    shorter.total_q = 5;
+    RUN(shorter, 1, ATTEST_INVALID, "cu_seqlens_q[2] = 6, but must be 3 .. 5", (void)0);
     RAGGED("cu_seqlens_k[1] = 6, but must be 0 .. 5", buffers.cu_seqlens_k[1] = 6);
     RAGGED("cu_seqlens_k[0] = 11", buffers.cu_seqlens_k[0] = 11);
     RAGGED("seqused_q[1] = 2, but must be 0 .. 1", buffers.cu_seqlens_q[2] = 4);

@@ -117,7 +117,7 @@ static struct total total_of(const struct states *s, int64_t row)
         if (is_empty(lse)) continue;
         t.parts += 1;
         t.part = a;
-        if (!(lse <= t.max)) t.max = isnan(t.max) ? t.max : lse; /* a NaN stays the maximum */
+        if (lse > t.max) t.max = lse; /* a NaN is never the maximum, and makes the sum NaN */
     }
     for (int64_t a = 0; a < s->count; ++a) {
         if (!is_empty(s->lse[a][row])) t.sum += weight(&t, s->lse[a][row]);

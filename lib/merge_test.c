@@ -83,6 +83,10 @@ Test(merge, has_the_empty_state_as_its_identity)
     const struct state one = merged(1, &(const struct state *){&a});
     cr_assert(same(&left, &want) && same(&right, &want) && same(&one, &want));
 
+    const struct state b = draw(50), ab = merged_two(&a, &b);
+    const struct state with_none = merged(3, (const struct state *const[]){&a, &none, &b});
+    cr_assert(same(&with_none, &ab));
+
     const struct state nothing = merged(0, NULL), nobody = merged_two(&none, &none);
     cr_assert(same(&nothing, &nobody));
     for (int i = 0; i < ELEMENTS; ++i) cr_assert(nothing.o[i] == 0 && !signbit(nothing.o[i]));
