@@ -1,0 +1,241 @@
+/* bounds.c - bounds of o and lse: reference/bounds.md section 5. */
+#include "reference/bounds.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "reference/bounds_rows.h"
+#include "reference/formats.h"
+
+const char *const ref_tensor_names[REF_NUM_TENSORS] = {"o", "lse", "dq", "dk", "dv", "dbias", "dsink"};
+
+/* The weights of one row that meet |v|, v and v^2 in the four products below. */
+struct weights {
+    double *all;      /* everything that multiplies |v| in the rigorous bound */
+    double *p;        /* m p */
+    double *variance; /* of the rounded weight, and of the exponent: these meet v^2 */
+    double *exponent; /* the latter alone, as it meets (m v - o)^2 */
+    double *bias;
+};
+
+static void weigh_row(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                      const struct bound_row_state *s, const struct weights *w)
+{
+    const struct ref_machine *m = &head->machine;
+    const double sum = s->keys.rel + ref_growth((double)s->rescales * m->u);
+    for (int64_t j = 0; j < head->num_keys; ++j) {
+        const int64_t at = i * head->ld + j;
+        const double drop = block->drop[at], p = drop * block->p[at], rounding = block->rounding[at];
+        const double skew = p * block->weight_sigma[at];
+        w->p[at] = p;
+        w->all[at] = drop * (block->centred[at] + rounding + sum * (block->plus[at] + rounding));
+        w->variance[at] = drop * drop * rounding * rounding / 3 + skew * skew;
+        w->exponent[at] = drop > 0 ? skew * skew / drop : 0.0;
+        w->bias[at] = p * (block->weight_bias[at] + s->keys.bias);
+    }
+}
+
+/* What any weighted mean of the rows of v can be away from another, rounding included. */
+static double hull(const struct bound_head *head, const struct bound_row_state *s, int64_t c)
+{
+    const struct ref_machine *m = &head->machine;
+    const double n = (double)s->live, reach = head->fmax * head->v_max[c];
+    return 2 * reach * (1 + 2 * (m->p.relative + s->keys.rel + s->relative + 10 * m->u) + n * (m->p.tiny + m->tiny));
+}
+
+/* Row i from the products, which come in `out`: o, all |v| in bound; and for the statistics p |v|,
+ * variance v^2, exponent v, bias |v| in extra[0 .. 3]. */
+static void finish_row(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                       const struct bound_row_state *s, double *const extra[4], const struct bound_block_output *out)
+{
+    const struct ref_machine *m = &head->machine;
+    const int64_t d_v = head->problem->head_dim_v;
+    const double relative = ref_growth(s->relative + 10 * m->u);
+    const double exponentials = (double)s->rescales * m->exp_error * m->exp_error / 3;
+    double exponent = 0.0, bias = 0.0;
+    for (int64_t j = 0; j < head->num_keys; ++j) {
+        const int64_t at = i * head->ld + j;
+        const double p = block->p[at];
+        exponent += p * p * block->weight_sigma[at] * block->weight_sigma[at];
+        bias += p * block->weight_bias[at];
+    }
+    for (int64_t c = 0; c < d_v; ++c) {
+        const int64_t at = i * d_v + c;
+        const double o = out->o[at], size = fabs(o);
+        const double lost = m->lost * (1 + head->fmax * head->v_sum[c] + (double)s->live * m->least_operand) +
+                            (double)(3 * s->live + 3 * s->rescales + 8) * m->tiny;
+        double bound = out->bound[at] + size * s->shift + lost;
+        bound += relative * (size + bound);
+        bound = s->blurred ? hull(head, s, c) + lost : fmin(bound, hull(head, s, c) + lost);
+        if (!m->rescales) bound += size * ref_growth(s->lse_bound); /* the oracle may take exp(x - lse) */
+        if (s->overflow || head->fmax * head->v_sum[c] > m->huge) bound = INFINITY;
+        const double total = bound_with_output(m, head->problem->o.dtype, o, bound);
+        out->bound[at] = total * BOUND_SLACK;
+        if (!out->sigma) continue;
+        const double sum_v = extra[0][at], spread = sum_v + size;
+        double variance = extra[1][at] - 2 * o * extra[2][at] + o * o * exponent;
+        variance = fmax(variance, 0.0) + exponentials * spread * spread;
+        variance += s->keys.sigma * s->keys.sigma * sum_v * sum_v;
+        variance += (s->relative_sigma * s->relative_sigma + 3 * m->u * m->u) * o * o;
+        const double half = m->rounds_outputs ? ref_half_ulp(head->problem->o.dtype, o) : 0.0;
+        out->sigma[at] = sqrt(variance + half * half / 3);
+        out->bias[at] = extra[3][at] + size * bias + lost;
+    }
+}
+
+static void clear_row(const struct bound_block_output *out, int64_t d_v, int64_t i)
+{
+    const size_t bytes = (size_t)d_v * sizeof(double);
+    memset(out->bound + i * d_v, 0, bytes);
+    memset(out->o + i * d_v, 0, bytes);
+    if (out->sigma) memset(out->sigma + i * d_v, 0, bytes);
+    if (out->bias) memset(out->bias + i * d_v, 0, bytes);
+}
+
+bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,
+                 const struct bound_block_output *out)
+{
+    struct bound_pool pool = {0};
+    const int64_t n = head->num_keys, d_v = head->problem->head_dim_v, rows = block->rows, size = BOUND_BLOCK * head->ld;
+    const struct weights w = {bound_take(&pool, size), bound_take(&pool, size), bound_take(&pool, size),
+                              bound_take(&pool, size), bound_take(&pool, size)};
+    double *extra[4];
+    for (int e = 0; e < 4; ++e) extra[e] = bound_take(&pool, BOUND_BLOCK * d_v);
+    if (!pool.failed) {
+        for (int64_t i = 0; i < rows; ++i)
+            if (states[i].live > 0 && !states[i].broken) weigh_row(head, block, i, &states[i], &w);
+        const struct bound_panels *v = &head->v_rows;
+        bound_product(rows, d_v, n, w.p, head->ld, 1, v->plain, n, false, out->o, d_v);
+        bound_product(rows, d_v, n, w.all, head->ld, 1, v->absolute, n, false, out->bound, d_v);
+        if (out->sigma) {
+            bound_product(rows, d_v, n, w.p, head->ld, 1, v->absolute, n, false, extra[0], d_v);
+            bound_product(rows, d_v, n, w.variance, head->ld, 1, v->square, n, false, extra[1], d_v);
+            bound_product(rows, d_v, n, w.exponent, head->ld, 1, v->plain, n, false, extra[2], d_v);
+            bound_product(rows, d_v, n, w.bias, head->ld, 1, v->absolute, n, false, extra[3], d_v);
+        }
+        for (int64_t i = 0; i < rows; ++i) {
+            if (states[i].live == 0 || states[i].broken)
+                clear_row(out, d_v, i);
+            else
+                finish_row(head, block, i, &states[i], extra, out);
+        }
+    }
+    bound_release(&pool);
+    return !pool.failed;
+}
+
+struct forward {
+    const struct attest_problem *problem;
+    const struct attest_forward_args *args;
+    struct ref_machine machine;
+    const struct ref_bound *o, *lse;
+};
+
+static void put(double *array, int64_t index, double value)
+{
+    if (array) array[index] = value;
+}
+
+static void put_o(const struct forward *f, const struct bound_head *head, const struct bound_block *block,
+                  const struct bound_block_output *out)
+{
+    const int64_t d_v = f->problem->head_dim_v;
+    for (int64_t i = 0; i < block->rows; ++i) {
+        const int64_t to = ((head->sequence.first_q + block->first + i) * f->problem->num_heads_q + head->h) * d_v;
+        for (int64_t c = 0; c < d_v; ++c) {
+            put(f->o->bound, to + c, out->bound[i * d_v + c]);
+            put(f->o->sigma, to + c, out->sigma ? out->sigma[i * d_v + c] : 0.0);
+            put(f->o->bias, to + c, out->bias ? out->bias[i * d_v + c] : 0.0);
+        }
+    }
+}
+
+static void put_lse(const struct forward *f, const struct bound_head *head, const struct bound_block *block,
+                    const struct bound_row_state *states)
+{
+    for (int64_t i = 0; i < block->rows; ++i) {
+        const struct bound_row_state *s = &states[i];
+        const int64_t to = (head->sequence.first_q + block->first + i) * f->problem->num_heads_q + head->h;
+        const bool exact = s->empty || s->broken;
+        put(f->lse->bound, to, exact ? 0.0 : s->overflow ? INFINITY : s->lse_bound * BOUND_SLACK);
+        put(f->lse->sigma, to, exact ? 0.0 : s->lse_sigma);
+        put(f->lse->bias, to, exact ? 0.0 : s->lse_bias);
+    }
+}
+
+/* All rows of one query head. */
+static bool bound_head(const struct forward *f, struct bound_head *head, struct bound_block *block)
+{
+    struct bound_row_state states[BOUND_BLOCK];
+    const int64_t size = BOUND_BLOCK * f->problem->head_dim_v;
+    const bool statistics = f->o && (f->o->sigma || f->o->bias);
+    struct bound_pool pool = {0};
+    const struct bound_block_output out = {bound_take(&pool, size), bound_take(&pool, size),
+                                         statistics ? bound_take(&pool, size) : NULL,
+                                         statistics ? bound_take(&pool, size) : NULL};
+    bool ok = !pool.failed;
+    for (int64_t r = 0; ok && r < head->sequence.seqlen_q; r += BOUND_BLOCK) {
+        struct bound_pool rows = {0};
+        block->first = r;
+        block->rows = head->sequence.seqlen_q - r < BOUND_BLOCK ? head->sequence.seqlen_q - r : BOUND_BLOCK;
+        block->q = bound_decode_rows(&rows, f->problem, &f->problem->q, f->args->q, &head->sequence, false, head->b,
+                                   head->h, r, block->rows, f->problem->head_dim);
+        ok = !rows.failed;
+        if (ok) {
+            bound_block_scores(head, block, states);
+            for (int64_t i = 0; i < block->rows; ++i)
+                if (!states[i].empty && !states[i].broken) bound_row_weights(head, block, i, &states[i]);
+            if (f->o) ok = bound_block_o(head, block, states, &out);
+            if (ok && f->o) put_o(f, head, block, &out);
+            if (ok && f->lse) put_lse(f, head, block, states);
+        }
+        bound_release(&rows);
+    }
+    bound_release(&pool);
+    return ok;
+}
+
+/* One KV head of one sequence, and the query heads that read it. */
+static enum attest_status forward_unit(void *context, int64_t unit)
+{
+    const struct forward *f = context;
+    const int64_t group = f->problem->num_heads_q / f->problem->num_heads_kv;
+    struct bound_pool pool = {0};
+    struct bound_head head = {.problem = f->problem,
+                            .args = f->args,
+                            .machine = f->machine,
+                            .b = unit / f->problem->num_heads_kv,
+                            .h_kv = unit % f->problem->num_heads_kv};
+    struct bound_block block = {0};
+    bool ok = bound_load_keys(&pool, &head) && bound_take_block(&pool, &head, &block);
+    for (int64_t g = 0; ok && g < group; ++g) {
+        head.h = head.h_kv * group + g;
+        ok = bound_head(f, &head, &block);
+    }
+    bound_release(&pool);
+    return ok ? ATTEST_OK : ATTEST_OUT_OF_MEMORY;
+}
+
+static void clear(double *array, int64_t count)
+{
+    if (array) memset(array, 0, (size_t)count * sizeof *array);
+}
+
+/* Rows of no sequence and rows past seqused are exact: whatever the oracle says. */
+void bound_clear_bound(const struct ref_bound *bound, int64_t count)
+{
+    if (!bound) return;
+    clear(bound->bound, count);
+    clear(bound->sigma, count);
+    clear(bound->bias, count);
+}
+
+enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
+                                     const struct attest_recipe *recipe, const struct ref_bound *o,
+                                     const struct ref_bound *lse, int threads)
+{
+    struct forward f = {p, a, ref_machine(p, recipe), o, lse};
+    bound_clear_bound(o, ref_rows_q(p) * p->num_heads_q * p->head_dim_v);
+    bound_clear_bound(lse, ref_rows_q(p) * p->num_heads_q);
+    return bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
+}

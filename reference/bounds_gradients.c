@@ -1,0 +1,488 @@
+/* bounds_gradients.c - errors in the backward pass, score by score: reference/bounds.md section 6. */
+#include "reference/bounds_gradients.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "reference/formats.h"
+
+#define LARGE_EXPONENT_ERROR 20.0
+#define ORACLE_SHARE 0x1p-26 /* of any bound here that the oracle's own error may be (section 8) */
+
+/* One query row as the backward pass sees it. */
+struct row {
+    double lse, lse_error, lse_bias;
+    double delta, delta_error, delta_bias;
+    double dlse;
+};
+
+static const struct attest_problem *problem_of(const struct bound_gradient_head *g) { return g->head.problem; }
+
+/* A value of lse, delta or dlse in memory; NaN where it is not given. */
+static double given(const struct bound_gradient_head *g, const struct attest_tensor *t, const void *data, int64_t r)
+{
+    const struct bound_head *h = &g->head;
+    if (t->dtype == ATTEST_ABSENT || !data) return NAN;
+    return ref_load(t->dtype, data, ref_row_offset(problem_of(g), t, &h->sequence, false, h->b, r, h->h));
+}
+
+/* Error of p_ij = exp(x_ij - lse_i) as the backward pass computes it. */
+static double error_of_p(const struct ref_machine *m, const struct row *row, double x, double score_error, double p)
+{
+    const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(row->lse)) + 4 * fabs(x - row->lse);
+    const double error = score_error + m->u * rounded + m->exp_error + row->lse_error;
+    const double growth = error <= LARGE_EXPONENT_ERROR ? p * ref_growth(error) : exp(fmin(x - row->lse + error, 700.0));
+    return growth + m->tiny;
+}
+
+/* A row's arrays: pointers to its part of the block's. */
+struct view {
+    const double *x, *live, *score_error, *drop, *weight_sigma, *weight_bias, *dp, *dp_abs;
+    double *p, *p_error, *dp_error; /* p_error is the error of the pd weights until they are made */
+};
+
+static double dp_error(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i, int64_t j)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const double d_v = (double)problem_of(g)->head_dim_v;
+    const int64_t at = i * g->head.ld + j;
+    const double drop = block->rows.drop[at];
+    const double lost = m->lost * (block->dout.norm[i] + g->head.v.norm[j] + d_v * m->least_operand) + 2 * d_v * m->tiny;
+    return drop * (g->dp_sum.rel * block->dp_abs[at] + lost) + 3 * m->u * drop * fabs(block->dp[at]) + m->tiny;
+}
+
+/* Sum over features of |dout| times what is given of o: its size, its bound, its final roundings. */
+struct dout_sums {
+    double size, bound, final;
+};
+
+static struct dout_sums sum_dout(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const struct attest_problem *p = problem_of(g);
+    const struct bound_row_state *s = &block->states[i];
+    const double relative = ref_growth(s->relative + 10 * m->u);
+    struct dout_sums sums = {0};
+    for (int64_t c = 0; c < p->head_dim_v; ++c) {
+        const int64_t at = i * p->head_dim_v + c;
+        const double dout = fabs(block->dout.value[at]), o = fabs(block->o.o[at]), bound = block->o.bound[at];
+        const double lost = m->lost * (1 + g->head.fmax * g->head.v_sum[c] + (double)s->live * m->least_operand) +
+                            (double)(3 * s->live + 3 * s->rescales + 8) * m->tiny;
+        if (dout == 0.0) continue;
+        sums.size += dout * (o + bound);
+        sums.bound += dout * bound;
+        sums.final += dout * (bound_with_output(m, p->o.dtype, o, bound) - bound + relative * (o + bound) + lost);
+    }
+    return sums;
+}
+
+/* delta = dout . o of the o that the forward pass rounded: what that o may be off by, seen along dout. */
+static double worst_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                                 double delta, const struct dout_sums *sums)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const struct bound_block *rows = &block->rows;
+    const struct bound_row_state *s = &block->states[i];
+    const double sum = s->keys.rel + ref_growth((double)s->rescales * m->u);
+    double centred = 0.0, error = 0.0;
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        const int64_t at = i * g->head.ld + j;
+        const double dp = rows->drop[at] * block->dp[at], size = rows->drop[at] * block->dp_abs[at];
+        centred += rows->centred[at];
+        error += rows->centred[at] * fabs(dp - delta) + rows->rounding[at] * fabs(dp);
+        error += sum * (rows->plus[at] + rows->rounding[at]) * size;
+    }
+    error += fmax(0.0, s->shift - centred) * fabs(delta) + sums->final;
+    return s->blurred ? sums->bound : fmin(error, sums->bound);
+}
+
+/* What the o that is in memory makes delta be off by; NaN where there is none. */
+static double actual_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i)
+{
+    const struct attest_problem *p = problem_of(g);
+    const struct bound_head *h = &g->head;
+    if (p->o.dtype == ATTEST_ABSENT || !g->args->forward.o) return NAN;
+    const int64_t from = ref_row_offset(p, &p->o, &h->sequence, false, h->b, block->rows.first + i, h->h);
+    double sum = 0.0;
+    for (int64_t c = 0; c < p->head_dim_v; ++c) {
+        const int64_t at = i * p->head_dim_v + c;
+        sum += block->dout.value[at] * (ref_load(p->o.dtype, g->args->forward.o, from + c) - block->o.o[at]);
+    }
+    return fabs(sum);
+}
+
+static void delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                         struct row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const struct dout_sums sums = sum_dout(g, block, i);
+    const double worst = worst_delta_from_o(g, block, i, row->delta, &sums);
+    const double actual = actual_delta_from_o(g, block, i);
+    /* An o that is itself out of bounds excuses nothing. */
+    const double off = actual <= worst ? actual + ORACLE_SHARE * worst : worst;
+    const double d_v = (double)problem_of(g)->head_dim_v;
+    const double lost = m->lost * (block->dout.norm[i] + d_v) + 2 * d_v * m->tiny;
+    row->delta_error = off + g->dp_sum.rel * sums.size + 2 * m->u * (fabs(row->delta) + off) + lost;
+    row->delta_bias = off + (g->dp_sum.bias + 8 * g->dp_sum.sigma) * sums.size + 2 * m->u * fabs(row->delta) + lost;
+}
+
+/* delta = sum_j p_ij dp_ij from the p and dp at hand, in fp32. The random part is the whole row's, so it
+ * enters as a bias: within 8 standard deviations for 10^6 rows at a probability of 1e-9. */
+static void delta_exact(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                        const struct view *v, struct row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const double terms = (double)block->states[i].live + 3;
+    double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0;
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        if (v->live[j] == 0.0) continue;
+        const double dp = v->drop[j] * fabs(v->dp[j]), p = v->p[j], dp_abs = v->drop[j] * v->dp_abs[j];
+        const double sigma_dp = g->dp_sum.sigma * dp_abs, skew = v->weight_sigma[j] * dp;
+        error += v->p_error[j] * dp + (p + v->p_error[j]) * v->dp_error[j];
+        size += (p + v->p_error[j]) * (dp + v->dp_error[j]);
+        absolute += p * dp;
+        variance += p * p * (sigma_dp * sigma_dp + skew * skew);
+        bias += p * (g->dp_sum.bias * dp_abs + (v->weight_bias[j] + row->lse_bias) * dp);
+    }
+    variance += terms / 3 * m->u * m->u * absolute * absolute;
+    row->delta_error = error + ref_growth(terms * m->u) * size + 3 * m->u * fabs(row->delta) + terms * m->tiny;
+    row->delta_bias = bias + 8 * sqrt(variance) + m->u * fabs(row->delta) + terms * m->tiny;
+}
+
+/* lse and p of the row: its own, or those of a larger key set. */
+static void row_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                  const struct view *v, struct row *row)
+{
+    const struct attest_problem *p = problem_of(g);
+    const struct ref_machine *m = &g->head.machine;
+    const struct bound_row_state *s = &block->states[i];
+    const double in_memory = given(g, &p->lse, g->args->forward.lse, block->rows.first + i);
+    row->lse = s->lse;
+    row->lse_error = s->lse_bound * BOUND_SLACK;
+    const double off = fabs(in_memory - s->lse);
+    if (m->rescales && off <= row->lse_error) row->lse_error = off + ORACLE_SHARE * row->lse_error;
+    if (p->external_lse) {
+        row->lse = isfinite(in_memory) ? in_memory : 0.0;
+        row->lse_error = 0.0;
+        for (int64_t j = 0; j < g->head.num_keys; ++j) v->p[j] = v->live[j] != 0.0 ? exp(v->x[j] - row->lse) : 0.0;
+    }
+    row->lse_bias = row->lse_error;
+    for (int64_t j = 0; j < g->head.num_keys; ++j)
+        v->p_error[j] = v->live[j] != 0.0 ? error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]) : 0.0;
+}
+
+static void row_delta(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                      const struct view *v, struct row *row)
+{
+    const struct attest_problem *p = problem_of(g);
+    const double in_memory = given(g, &p->delta, g->args->delta, block->rows.first + i);
+    if (p->external_lse) {
+        row->delta = isfinite(in_memory) ? in_memory : 0.0; /* else the results are not finite either */
+        return;
+    }
+    for (int64_t j = 0; j < g->head.num_keys; ++j) row->delta += v->p[j] * v->drop[j] * v->dp[j];
+    if (g->head.machine.delta_from_o)
+        delta_from_o(g, block, i, row);
+    else
+        delta_exact(g, block, i, v, row);
+    const double off = fabs(in_memory - row->delta);
+    if (off <= row->delta_error) {
+        row->delta_error = off + ORACLE_SHARE * row->delta_error;
+        row->delta_bias = fmin(row->delta_bias, row->delta_error);
+    }
+}
+
+/* The derivative of softcap, 1 - tanh^2, and its error. */
+struct slope {
+    double value, error, bias, sigma;
+};
+
+static struct slope slope_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t at)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const double cap = (double)problem_of(g)->softcap;
+    if (!(cap > 0)) return (struct slope){.value = 1.0};
+    const double t = fabs(block->rows.tanh[at]), off = block->rows.tanh_error[at];
+    return (struct slope){.value = 1 - t * t,
+                          .error = 2 * t * off + off * off + 4 * m->u,
+                          .bias = 2 * t * (m->tanh_error * t + m->tanh_floor + block->rows.score_bias[at] / cap) + 4 * m->u,
+                          .sigma = 2 * t * block->rows.score_sigma[at] / cap};
+}
+
+/* dx and ds of score j of row i. */
+static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
+                   const struct view *v, const struct row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const int64_t at = i * g->head.ld + j;
+    const double u = m->u, p = v->p[j], p_error = v->p_error[j], dp = v->drop[j] * v->dp[j];
+    const double z = dp - row->delta + row->dlse, dx = p * z, sizes = fabs(dp) + fabs(row->delta) + fabs(row->dlse);
+    const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + m->tiny;
+    double error = p_error * fabs(z) + (p + p_error) * z_error;
+    error += 2 * u * (fabs(dx) + error) + m->tiny;
+    const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
+    const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
+    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
+    const double bias = p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
+    block->dx_value[at] = dx;
+    block->dx_error[at] = error;
+    block->dx_variance[at] = variance;
+    block->dx_bias[at] = bias;
+    const struct slope c = slope_of(g, block, at);
+    const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
+    const double ds_error = capped + 3 * u * (fabs(ds) + capped) + m->tiny;
+    const double rounded = m->ds.relative * (fabs(ds) + ds_error) + m->ds.tiny;
+    if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < m->huge) || !(sizes < m->huge))
+        block->states[i].overflow = true;
+    const double half = m->ds.relative * fabs(ds) + m->ds.tiny, slope_skew = dx * c.sigma;
+    block->ds.value[at] = ds;
+    block->ds.absolute[at] = fabs(ds);
+    block->ds.error[at] = ds_error + rounded;
+    block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew + half * half / 3;
+    block->ds.bias[at] = c.value * bias + fabs(dx) * c.bias;
+    block->ds_norm[i] += fabs(ds) + block->ds.error[at];
+}
+
+/* The dropped-out p that meets dout. */
+static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
+                   const struct view *v, const struct row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const int64_t at = i * g->head.ld + j;
+    const double drop = v->drop[j], pd = drop * v->p[j], error = drop * v->p_error[j] + 3 * m->u * pd * (drop != 1.0);
+    const double skew = pd * v->weight_sigma[j], half = m->p_dv.relative * pd + drop * m->p_dv.tiny;
+    if (!(pd + error < fmin(m->p_dv.overflow, m->huge))) block->states[i].overflow = true;
+    const double bias = v->weight_bias[j] + row->lse_bias;
+    block->pd.value[at] = block->pd.absolute[at] = pd;
+    block->pd.error[at] = error + m->p_dv.relative * (pd + error) + drop * m->p_dv.tiny;
+    block->pd.variance[at] = skew * skew + half * half / 3;
+    block->pd.bias[at] = pd * bias;
+}
+
+/* p_sink (dlse - delta), summed into dsink. */
+static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
+                     const struct row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const double sink = (double)g->args->forward.sink[g->head.h], p = exp(sink - row->lse);
+    const double p_error = error_of_p(m, row, sink, 0.0, p), z = row->dlse - row->delta;
+    const double z_error = row->delta_error + 2 * m->u * (fabs(row->delta) + fabs(row->dlse));
+    const double error = p_error * fabs(z) + (p + p_error) * z_error;
+    block->sink_value[i] = p * z;
+    block->sink_error[i] = error + 2 * m->u * (p * fabs(z) + error) + m->tiny;
+    if (!(p * fabs(z) + error < m->huge)) block->states[i].overflow = true;
+}
+
+static void clear_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i)
+{
+    double *const arrays[] = {block->dx_value,    block->dx_error,    block->dx_variance, block->dx_bias,
+                              block->ds.value,    block->ds.absolute, block->ds.error,    block->ds.variance,
+                              block->ds.bias,     block->pd.value,    block->pd.absolute, block->pd.error,
+                              block->pd.variance, block->pd.bias};
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a)
+        memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
+    block->ds_norm[i] = 0.0;
+    block->sink_value[i] = block->sink_error[i] = 0.0;
+}
+
+static void gradient_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, double *errors)
+{
+    const struct attest_problem *p = problem_of(g);
+    const int64_t at = i * g->head.ld;
+    const struct bound_block *rows = &block->rows;
+    const struct view v = {rows->x + at,           rows->live + at,        rows->score_error + at, rows->drop + at,
+                           rows->weight_sigma + at, rows->weight_bias + at, block->dp + at,         block->dp_abs + at,
+                           rows->p + at,           errors,                 errors + g->head.ld};
+    struct row row = {0};
+    const double dlse = given(g, &p->dlse, g->args->dlse, rows->first + i);
+    row.dlse = isfinite(dlse) ? dlse : 0.0;
+    row_p(g, block, i, &v, &row);
+    for (int64_t j = 0; j < g->head.num_keys; ++j) v.dp_error[j] = v.live[j] != 0.0 ? dp_error(g, block, i, j) : 0.0;
+    row_delta(g, block, i, &v, &row);
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        if (v.live[j] == 0.0) continue;
+        if (!(v.dp_abs[j] < g->head.machine.huge)) block->states[i].overflow = true;
+        one_ds(g, block, i, j, &v, &row);
+        one_pd(g, block, i, j, &v, &row);
+    }
+    if (p->has_sink) row_sink(g, block, i, &row);
+}
+
+/* How many rows saw each key, and which of them may have overflowed. */
+static void note_keys(struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i)
+{
+    const struct bound_row_state *s = &block->states[i];
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        const int64_t at = i * g->head.ld + j;
+        if (block->rows.live[at] == 0.0) continue;
+        for (int t = 0; t < 2; ++t) {
+            struct bound_key_terms *terms = t == 0 ? &g->dk : &g->dv;
+            const struct bound_weights *w = t == 0 ? &block->ds : &block->pd;
+            terms->seen[j] += 1.0;
+            terms->head_seen[j] += 1.0;
+            terms->norm[j] += w->absolute[at] + w->error[at];
+            if (s->overflow) terms->overflow[j] = 1.0;
+        }
+    }
+}
+
+static void note_operand(struct bound_key_terms *terms, const struct bound_matrix *operand)
+{
+    for (int64_t i = 0; i < operand->rows; ++i)
+        for (int64_t c = 0; c < operand->features; ++c)
+            terms->operand_sum[c] += fabs(operand->value[i * operand->features + c]);
+}
+
+bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block)
+{
+    struct bound_head *head = &g->head;
+    const struct attest_problem *p = problem_of(g);
+    const int64_t rows = block->rows.rows, n = head->num_keys, d_v = p->head_dim_v;
+    struct bound_pool pool = {0};
+    double *errors = bound_take(&pool, 2 * head->ld), *absolute = bound_take(&pool, rows * d_v);
+    bool ok = !pool.failed;
+    if (ok) {
+        for (int64_t i = 0; i < rows * d_v; ++i) absolute[i] = fabs(block->dout.value[i]);
+        bound_product(rows, n, d_v, block->dout.value, d_v, 1, g->v_transposed.plain, d_v, false, block->dp, head->ld);
+        bound_product(rows, n, d_v, absolute, d_v, 1, g->v_transposed.absolute, d_v, false, block->dp_abs, head->ld);
+        bound_block_scores(head, &block->rows, block->states);
+        for (int64_t i = 0; i < rows; ++i) {
+            struct bound_row_state *s = &block->states[i];
+            clear_row(g, block, i);
+            if (!s->empty && !s->broken) bound_row_weights(head, &block->rows, i, s);
+        }
+        if (head->machine.delta_from_o && !p->external_lse) ok = bound_block_o(head, &block->rows, block->states, &block->o);
+    }
+    for (int64_t i = 0; ok && i < rows; ++i) {
+        const struct bound_row_state *s = &block->states[i];
+        if (s->empty || s->broken) continue;
+        gradient_row(g, block, i, errors);
+        note_keys(g, block, i);
+    }
+    note_operand(&g->dk, &block->rows.q);
+    note_operand(&g->dv, &block->dout);
+    bound_release(&pool);
+    return ok;
+}
+
+static int64_t dbias_index(const struct attest_problem *p, int64_t b, int64_t h, int64_t r, int64_t c)
+{
+    const struct attest_score_tensor *t = &p->dbias;
+    int64_t at = t->batch ? b : 0;
+    at = at * (t->head ? p->num_heads_q : 1) + (t->head ? h : 0);
+    at = at * (t->seqlen_q ? p->seqlen_q : 1) + (t->seqlen_q ? r : 0);
+    return at * (t->seqlen_k ? p->seqlen_k : 1) + (t->seqlen_k ? c : 0);
+}
+
+void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms *from, int64_t index)
+{
+    to->value[at] += from->value[index];
+    to->absolute[at] += from->absolute[index];
+    to->error[at] += from->error[index];
+    to->count[at] += from->count[index];
+    to->overflow[at] += from->overflow[index];
+    if (!to->variance) return;
+    to->variance[at] += from->variance[index];
+    to->bias[at] += from->bias[index];
+}
+
+void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block, struct bound_terms *dbias,
+                  struct bound_terms *dsink)
+{
+    const struct bound_head *head = &g->head;
+    const int64_t sink = head->b * problem_of(g)->num_heads_q + head->h;
+    for (int64_t i = 0; i < block->rows.rows; ++i) {
+        double one = 1.0, overflow = block->states[i].overflow;
+        if (block->states[i].broken) continue;
+        for (int64_t j = 0; dbias->value && j < head->num_keys; ++j) {
+            const int64_t at = i * head->ld + j;
+            if (block->rows.live[at] == 0.0) continue;
+            double size = fabs(block->dx_value[at]);
+            const struct bound_terms term = {.value = &block->dx_value[at], .absolute = &size, .error = &block->dx_error[at],
+                                           .variance = &block->dx_variance[at], .bias = &block->dx_bias[at],
+                                           .count = &one, .overflow = &overflow};
+            bound_add_term(dbias, dbias_index(problem_of(g), head->b, head->h, block->rows.first + i, j), &term, 0);
+        }
+        if (!dsink->value || block->states[i].empty) continue;
+        double value = block->sink_value[i], size = fabs(value), error = block->sink_error[i], variance = 0.0;
+        const struct bound_terms term = {.value = &value, .absolute = &size, .error = &error,
+                                       .variance = &variance, .bias = &error, .count = &one, .overflow = &overflow};
+        bound_add_term(dsink, sink, &term, 0);
+    }
+}
+
+bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, struct bound_terms *t)
+{
+    *t = (struct bound_terms){bound_take(pool, count), bound_take(pool, count), bound_take(pool, count), NULL, NULL,
+                            bound_take(pool, count), bound_take(pool, count), bound_take(pool, count), bound_take(pool, count)};
+    if (statistics) {
+        t->variance = bound_take(pool, count);
+        t->bias = bound_take(pool, count);
+    }
+    return !pool->failed;
+}
+
+static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t features, bool statistics,
+                           struct bound_key_terms *t)
+{
+    *t = (struct bound_key_terms){.features = features,
+                                .seen = bound_take(pool, keys),
+                                .norm = bound_take(pool, keys),
+                                .head_seen = bound_take(pool, keys),
+                                .overflow = bound_take(pool, keys),
+                                .operand_sum = bound_take(pool, features)};
+    return bound_take_terms(pool, keys * features, statistics, &t->head) &&
+           bound_take_terms(pool, keys * features, statistics, &t->group);
+}
+
+bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block)
+{
+    struct bound_head *head = &g->head;
+    const struct attest_problem *p = problem_of(g);
+    if (!bound_load_keys(pool, head)) return false;
+    g->k_rows = bound_make_panels(pool, &head->k, false, g->statistics ? 7 : 3);
+    g->v_transposed = bound_make_panels(pool, &head->v, true, 3);
+    g->k_sum = bound_take(pool, p->head_dim);
+    g->dp_sum = ref_sum_features(&head->machine, p->head_dim_v);
+    const int64_t n = head->num_keys, size = BOUND_BLOCK * head->ld, outputs = BOUND_BLOCK * p->head_dim_v;
+    double **const arrays[] = {&block->dp,          &block->dp_abs,      &block->dx_value,    &block->dx_error,
+                               &block->dx_variance, &block->dx_bias,     &block->ds.value,    &block->ds.absolute,
+                               &block->ds.error,    &block->ds.variance, &block->ds.bias,     &block->pd.value,
+                               &block->pd.absolute, &block->pd.error,    &block->pd.variance, &block->pd.bias};
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
+    block->o = (struct bound_block_output){bound_take(pool, outputs), bound_take(pool, outputs), NULL, NULL};
+    if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
+    for (int64_t j = 0; j < n; ++j)
+        for (int64_t c = 0; c < p->head_dim; ++c) g->k_sum[c] += fabs(head->k.value[j * p->head_dim + c]);
+    return take_key_terms(pool, n, p->head_dim, g->statistics, &g->dk) &&
+           take_key_terms(pool, n, p->head_dim_v, g->statistics, &g->dv);
+}
+
+static void end_head_of(const struct ref_machine *m, struct bound_key_terms *t, double scale, int64_t keys, int64_t span)
+{
+    for (int64_t j = 0; j < keys; ++j) {
+        const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], span);
+        for (int64_t at = j * t->features; at < (j + 1) * t->features; ++at) {
+            if (m->dkv_heads.relative > 0.0 && t->head_seen[j] > 0.0) {
+                const double error = t->head.error[at] + sum.rel * (t->head.absolute[at] + t->head.error[at]);
+                const double size = scale * (fabs(t->head.value[at]) + error) * (1 + 4 * m->u);
+                const double half = m->dkv_heads.relative * size + m->dkv_heads.tiny;
+                t->group.rounding[at] += half;
+                t->group.rounding_variance[at] += half * half / 3;
+                if (!(size < m->dkv_heads.overflow)) t->overflow[j] = 1.0;
+            }
+            bound_add_term(&t->group, at, &t->head, at);
+            t->head.value[at] = t->head.absolute[at] = t->head.error[at] = 0.0;
+            if (t->head.variance) t->head.variance[at] = t->head.bias[at] = 0.0;
+        }
+        t->head_seen[j] = 0.0;
+    }
+}
+
+void bound_end_head(struct bound_gradient_head *g)
+{
+    const struct bound_head *head = &g->head;
+    const int64_t span = head->sequence.seqlen_q;
+    end_head_of(&head->machine, &g->dk, fabs((double)problem_of(g)->softmax_scale), head->num_keys, span);
+    end_head_of(&head->machine, &g->dv, 1.0, head->num_keys, span);
+}

@@ -1,0 +1,127 @@
+/* bounds_rows.h - scores, weights and their errors of blocks of rows: what the bounds of the forward and of
+ * the backward pass have in common. Names and formulas: reference/bounds.md. */
+#ifndef ATTEST_REFERENCE_BOUNDS_ROWS_H
+#define ATTEST_REFERENCE_BOUNDS_ROWS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/attest.h"
+#include "reference/machine.h"
+#include "reference/oracle.h"
+#include "reference/vector.h"
+
+enum { BOUND_BLOCK = 32 }; /* rows of a block */
+
+/* Memory that lives as long as one unit of work. */
+struct bound_pool {
+    void *blocks[128];
+    int count;
+    bool failed; /* an allocation failed; its NULL must not be used */
+};
+double *bound_take(struct bound_pool *pool, int64_t count); /* zeroed */
+void bound_release(struct bound_pool *pool);
+
+/* Runs unit(context, i) for i < count on that many threads (0: all cores). Returns the first status that is not OK. */
+enum attest_status bound_for_each(int64_t count, int threads, enum attest_status (*unit)(void *context, int64_t i),
+                                void *context);
+
+/* Rows of a tensor in double; what is not finite is zero and marked. */
+struct bound_matrix {
+    int64_t rows, features;
+    double *value;     /* [rows][features] */
+    double *norm;      /* sum of |value| of each row */
+    double *finite;    /* 1 or 0 */
+};
+
+/* The right operand of a product: |b|, b and b^2 as panels, those asked for. */
+struct bound_panels {
+    int64_t k_packed;
+    double *plain, *absolute, *square;
+};
+
+/* One query head of one sequence, with the keys it reads. */
+struct bound_head {
+    const struct attest_problem *problem;
+    const struct attest_forward_args *args;
+    struct ref_machine machine;
+    struct ref_sequence sequence;
+    int64_t b, h, h_kv;
+    int64_t num_keys, ld;          /* ld: num_keys rounded up to whole panels */
+    struct bound_matrix k, v;
+    struct bound_panels k_transposed; /* head_dim x num_keys, for scores */
+    struct bound_panels v_rows;       /* num_keys x head_dim_v */
+    double *v_max, *v_sum;          /* of |v| over the keys, by feature */
+    double fmax;                    /* largest dropout multiplier */
+    struct ref_sum features;        /* accumulation of q.k */
+};
+struct bound_matrix bound_decode_rows(struct bound_pool *pool, const struct attest_problem *p, const struct attest_tensor *t,
+                                  const void *data, const struct ref_sequence *s, bool is_k, int64_t b, int64_t h,
+                                  int64_t first, int64_t rows, int64_t features);
+/* which: 1 plain, 2 absolute, 4 square, added. transposed: features x rows, for products along features. */
+struct bound_panels bound_make_panels(struct bound_pool *pool, const struct bound_matrix *matrix, bool transposed, int which);
+/* Keys of KV head h_kv; `problem`, `args`, `b` and `h_kv` are set. False where there is no memory. */
+bool bound_load_keys(struct bound_pool *pool, struct bound_head *head);
+
+/* C = A B of a block: rows x n, A with leading dimension head->ld. */
+void bound_product(int64_t rows, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col, const double *panels,
+                 int64_t k_packed, bool add, double *c, int64_t c_row);
+
+/* A block of rows against all keys; arrays [BOUND_BLOCK][ld]. What is not seen or has x = -inf is 0 throughout. */
+struct bound_block {
+    int64_t first, rows;
+    struct bound_matrix q;
+    double *x;           /* score that the exponential sees; -inf where `live` is 0 */
+    double *live;        /* 1: takes part, finite x */
+    double *score_error; /* |computed x - x| */
+    double *score_sigma, *score_bias;
+    double *tanh, *tanh_error; /* of s / softcap; NULL without softcap */
+    double *drop;
+    double *p;           /* exp(x - lse) */
+    double *centred;     /* error of the weight that cancels in the mean: times |m v - o| */
+    double *plus;        /* upper bound of the computed weight */
+    double *rounding;    /* error of the weight's rounding before p.v */
+    double *weight_sigma, *weight_bias; /* of ln p under independent roundings */
+    double *dot_abs;     /* scratch: sum |q||k| */
+};
+bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block);
+
+/* What is true of a whole row. */
+struct bound_row_state {
+    bool empty;    /* sees no key and has no sink: results are exact */
+    bool broken;   /* sees a NaN or an infinite score: results are NaN or infinite, compared exactly */
+    bool overflow; /* an intermediate may overflow */
+    bool blurred;  /* exponents are so uncertain that only the hull of the rows of v bounds o */
+    int64_t live;  /* keys with a finite score */
+    int64_t rescales;
+    double lse, top, largest; /* top: largest exponent, sink included; largest: largest score */
+    double sink_weight;       /* exp(sink - lse) */
+    double shift;             /* sum of the centred errors, sink included */
+    double relative;          /* of the sum l and the final scaling of o */
+    double relative_sigma;
+    double lse_bound, lse_sigma, lse_bias;
+    struct ref_sum keys;      /* accumulation of p.v */
+};
+/* Scores of rows first .. first + rows of head->h. */
+void bound_block_scores(struct bound_head *head, struct bound_block *block, struct bound_row_state *states);
+/* Weights of row i of the block and their errors in the forward pass. */
+void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i, struct bound_row_state *state);
+
+/* o of the block's rows and its bounds, [rows][head_dim_v] each; sigma and bias may be NULL. */
+struct bound_block_output {
+    double *o, *bound, *sigma, *bias;
+};
+/* False where there is no memory. Rows that are empty or broken get zero bounds. */
+bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,
+                 const struct bound_block_output *out);
+
+/* A bound with the rounding to a tensor's format added, for a result of that magnitude. */
+double bound_with_output(const struct ref_machine *m, int32_t dtype, double value, double bound);
+
+/* Zero: exact, whatever the oracle says. */
+struct ref_bound;
+void bound_clear_bound(const struct ref_bound *bound, int64_t count);
+
+#define BOUND_SLACK (1 + 0x1p-20) /* bounds.md section 8: the oracle's own error and the roundings made here */
+
+#endif

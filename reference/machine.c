@@ -1,0 +1,96 @@
+/* machine.c - numbers of a recipe; each is derived in reference/bounds.md sections 2 and 3. */
+#include "reference/machine.h"
+
+#include <float.h>
+
+#include "reference/formats.h"
+#include "reference/oracle.h"
+
+static struct ref_rounding rounding_to(int32_t dtype)
+{
+    const struct ref_format *f = ref_format(dtype);
+    const double u = f->unit_roundoff;
+    /* fp32 and bf16 share their least exponent, below which a unit may flush to zero. */
+    const double tiny = f->min_normal <= FLT_MIN ? FLT_MIN : f->min_subnormal / 2;
+    return (struct ref_rounding){u / (1 + u), tiny, f->overflow, u / 2};
+}
+
+static double least_normal(int32_t dtype) { return ref_format(dtype)->min_normal; }
+
+static struct ref_machine oracle_machine(void)
+{
+    /* exp: REF_EXP_ULPS units, of 2^-52 at most; tanh and log of glibc: 2 units at most. */
+    return (struct ref_machine){.accumulate = ATTEST_ACC_FP32,
+                                .u = 0x1p-53,
+                                .tiny = DBL_MIN,
+                                .lost = DBL_MIN,
+                                .least_operand = DBL_MIN,
+                                .huge = DBL_MAX / 0x1p20,
+                                .exp_error = REF_EXP_ULPS * 0x1.0001p-52,
+                                .tanh_error = 0x1p-51,
+                                .tanh_floor = DBL_MIN,
+                                .log_error = 0x1p-51,
+                                .p.overflow = INFINITY,
+                                .p_dv.overflow = INFINITY,
+                                .ds.overflow = INFINITY,
+                                .dkv_heads.overflow = INFINITY};
+}
+
+struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
+{
+    struct ref_machine m = oracle_machine();
+    if (!recipe) return m;
+    m.accumulate = recipe->accumulate;
+    m.u = 0x1p-24;
+    m.tiny = FLT_MIN;
+    /* A tensor core gives a subnormal operand the exponent of the least normal one (bounds.md, 3.3). */
+    m.least_operand = least_normal(p->q.dtype);
+    if (p->dout.dtype != ATTEST_ABSENT) m.least_operand = fmax(m.least_operand, least_normal(p->dout.dtype));
+    m.lost = FLT_MIN + (recipe->accumulate == ATTEST_ACC_FP32 ? 0.0 : 0x1p-20 * m.least_operand);
+    m.huge = FLT_MAX / 4;
+    /* At least u: then every number here is 2^20 of the oracle's, which section 8 uses. */
+    m.exp_error = -log1p(-fmax(recipe->exp_error, m.u));
+    m.tanh_error = fmax(recipe->tanh_error, m.u);
+    m.tanh_floor = 0x1p-22;
+    m.log_error = 0x1p-22;
+    m.tile_k = recipe->tile_k;
+    m.rescales = true;
+    m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O;
+    m.rounds_outputs = true;
+    if (recipe->round_p) m.p = rounding_to(p->v.dtype);
+    if (recipe->round_p && p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype);
+    if (recipe->round_ds) m.ds = rounding_to(p->q.dtype);
+    if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv)
+        m.dkv_heads = rounding_to(p->dk.dtype);
+    return m;
+}
+
+/* terms products in `steps` steps of the matrix unit (bounds.md, 3.2). */
+static struct ref_sum sum_of(const struct ref_machine *m, double terms, double steps)
+{
+    const double truncation = 2 * m->u; /* 2^-23 */
+    if (m->accumulate == ATTEST_ACC_FP32) {
+        const double n = terms + 3;
+        return (struct ref_sum){expm1(n * m->u), sqrt(n / 3) * m->u, 0.0};
+    }
+    if (m->accumulate == ATTEST_ACC_FAITHFUL) {
+        const double n = fmax(terms, terms / 2 + steps) + 3;
+        return (struct ref_sum){expm1(n * truncation), sqrt(n / 12) * truncation, n * truncation / 2};
+    }
+    const double step = 5 * truncation;
+    return (struct ref_sum){expm1(steps * (step + m->u) + 3 * m->u), sqrt(steps / 12) * step, steps * step / 2};
+}
+
+static int64_t step_terms(const struct ref_machine *m) { return m->accumulate == ATTEST_ACC_HOPPER ? 16 : 8; }
+
+struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms)
+{
+    const int64_t width = step_terms(m);
+    return sum_of(m, (double)terms, (double)((terms + width - 1) / width));
+}
+
+struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span)
+{
+    const int64_t steps = span / step_terms(m) + 2;
+    return sum_of(m, (double)terms, (double)(terms < steps ? terms : steps));
+}

@@ -1,0 +1,51 @@
+/* machine.h - what reference/bounds.md calls the machine: a recipe on given formats, as numbers. */
+#ifndef ATTEST_REFERENCE_MACHINE_H
+#define ATTEST_REFERENCE_MACHINE_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/attest.h"
+
+/* One rounding of y to a storage format: error <= relative |y| + tiny while |y| < overflow. */
+struct ref_rounding {
+    double relative, tiny, overflow;
+    double relative_below_one; /* the same for 1/2 <= |y| < 1, in units of 1 rather than of y */
+};
+
+struct ref_machine {
+    int32_t accumulate;
+    double u;          /* unit roundoff of the working precision */
+    double tiny;       /* what underflow may cost one operation, flushing to zero allowed */
+    double lost;       /* what underflow of an operand may cost a product, per unit of the other operand */
+    double least_operand; /* smallest normal number of a product's operands */
+    double huge;       /* intermediates up to here do not overflow */
+    double exp_error;  /* relative, of one exponential; as a bound of |ln(computed / true)| */
+    double tanh_error; /* relative; beside it tanh_floor, absolute */
+    double tanh_floor;
+    double log_error; /* |computed - ln l| <= log_error (1 + |ln l|) */
+    int64_t tile_k;   /* 0: one rescaling per key */
+    bool rescales;    /* a running maximum; false: the maximum of the row is known first */
+    bool delta_from_o;
+    bool rounds_outputs; /* false: results stay in the working precision */
+    struct ref_rounding p, p_dv, ds, dkv_heads; /* zero where the recipe does not round */
+};
+
+/* recipe NULL: the oracle. */
+struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe);
+
+/* A sum of products: |computed - exact| <= rel sum |a||b|, absolute terms apart; and under independent
+ * roundings standard deviation and bias, in the same unit. */
+struct ref_sum {
+    double rel, sigma, bias;
+};
+/* Over `terms` features, which begin on a step of the matrix unit. */
+struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);
+/* Over `terms` of `span` rows, some of which may be masked and so leave steps that are not full. */
+struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span);
+
+/* exp(x) - 1 or a little more; x >= 0. */
+static inline double ref_growth(double x) { return x <= 0.5 ? x + 0.75 * x * x : expm1(x); }
+
+#endif
