@@ -60,7 +60,10 @@ int main(int argc, char **argv)
 {
     /* `bazel run` starts programs elsewhere; paths are meant from where the user is. */
     const char *directory = getenv("BUILD_WORKING_DIRECTORY");
-    if (directory != NULL && chdir(directory) != 0) fprintf(stderr, "audit: %s: %s\n", directory, strerror(errno));
+    if (directory != NULL && chdir(directory) != 0) {
+        fprintf(stderr, "audit: %s: %s\n", directory, strerror(errno));
+        return AUDIT_EXIT_UNUSABLE;
+    }
     struct options options;
     options_parse(argc, argv, &options);
 

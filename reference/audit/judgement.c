@@ -70,11 +70,12 @@ static bool judge_by(struct evaluations *all, const struct audit *audit, const s
     }
     for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
         struct judged_tensor *judged = &j->tensors[t];
+        judged->present = a->got[t] != NULL || a->unsupported[t] != NULL;
+        if (!judged->present) continue;
         judged->reason = reason_unsupported(a, (enum ref_tensor)t, c);
-        judged->present = a->got[t] != NULL || judged->reason != NULL;
         judged->got = t == REF_LSE && j->lse != NULL ? j->lse : a->got[t];
         judged->verdict = VERDICT_UNSUPPORTED;
-        if (judged->reason != NULL || judged->got == NULL) continue;
+        if (judged->reason != NULL) continue;
         judge_tensor(e, (enum ref_tensor)t, judged->got, recipe, audit->problem->statistical, c, &judged->reports[recipe]);
         judged->verdict = verdict_of(judged->reports[recipe].verdict);
     }

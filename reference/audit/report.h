@@ -22,5 +22,6 @@ bool report_write_html(const struct audit *audit, const char *path);
 char *report_message(const struct audit *audit, const struct judged_tensor *t);
 
 json_t *report_number(double x);
+json_t *report_string(const char *text); /* what is not UTF-8 becomes question marks */
 
 #endif

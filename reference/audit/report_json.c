@@ -15,9 +15,21 @@ json_t *report_number(double x)
     return json_real(x);
 }
 
+json_t *report_string(const char *text)
+{
+    json_t *string = json_string(text);
+    if (string != NULL) return string;
+    char *copy = sentence("%s", text);
+    for (char *c = copy; *c != '\0'; ++c)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    string = json_string(copy);
+    free(copy);
+    return string;
+}
+
 static json_t *text_or_null(const char *text)
 {
-    return text != NULL ? json_string(text) : json_null();
+    return text != NULL ? report_string(text) : json_null();
 }
 
 static json_t *json_files(const struct tensor_set *set)
@@ -26,7 +38,7 @@ static json_t *json_files(const struct tensor_set *set)
     for (int i = 0; i < set->count; ++i) {
         struct stat s;
         const json_int_t bytes = stat(set->paths[i], &s) == 0 && S_ISREG(s.st_mode) ? (json_int_t)s.st_size : -1;
-        json_array_append_new(files, json_pack("{s:s, s:o}", "path", set->paths[i], "bytes",
+        json_array_append_new(files, json_pack("{s:o, s:o}", "path", report_string(set->paths[i]), "bytes",
                                                bytes < 0 ? json_null() : json_integer(bytes)));
     }
     return files;
@@ -35,7 +47,7 @@ static json_t *json_files(const struct tensor_set *set)
 static json_t *json_notes(const struct notes *notes)
 {
     json_t *list = json_array();
-    for (int i = 0; i < notes->count; ++i) json_array_append_new(list, json_string(notes->text[i]));
+    for (int i = 0; i < notes->count; ++i) json_array_append_new(list, report_string(notes->text[i]));
     return list;
 }
 
@@ -65,7 +77,7 @@ static json_t *json_options(const struct options *o)
 {
     json_t *settings = json_object();
     for (int i = 0; i < SETTING_NUM; ++i)
-        if (o->settings[i] != NULL) json_object_set_new(settings, setting_names[i], json_string(o->settings[i]));
+        if (o->settings[i] != NULL) json_object_set_new(settings, setting_names[i], report_string(o->settings[i]));
     return json_pack("{s:s, s:b, s:i, s:o, s:o, s:o, s:o}", "recipe", o->recipe->name, "strict", o->strict, "threads",
                      o->threads, "settings", settings, "json", text_or_null(o->json), "junit", text_or_null(o->junit),
                      "html", text_or_null(o->html));
@@ -102,7 +114,7 @@ static json_t *json_tensor(const struct audit *audit, const struct judged_tensor
     for (int r = 0; r < recipe_count() && t->reason == NULL; ++r)
         json_object_set_new(recipes, ref_recipes[r].name, json_report(&t->reports[r]));
     char *message = report_message(audit, t);
-    json_t *tensor = json_pack("{s:s, s:s, s:o}", "verdict", verdict_names[t->verdict], "message", message, "recipes",
+    json_t *tensor = json_pack("{s:s, s:o, s:o}", "verdict", verdict_names[t->verdict], "message", report_string(message), "recipes",
                                recipes);
     free(message);
     return tensor;
@@ -124,7 +136,7 @@ static json_t *json_implementation(const struct audit *audit, int i)
     for (int t = 0; t < CASE_NUM_TENSORS; ++t)
         if (j->tensors[t].present)
             json_object_set_new(tensors, ref_tensor_names[t], json_tensor(audit, &j->tensors[t]));
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", audit->answers[i].name, "files",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "name", report_string(audit->answers[i].name), "files",
                      json_files(&audit->answers[i].set), "error", text_or_null(audit->answers[i].error), "convention",
                      json_convention(j), "tensors", tensors);
 }
@@ -140,7 +152,7 @@ json_t *report_json(const struct audit *audit)
                              json_problem(audit->problem), "statistical", audit->problem->statistical,
                              "implementations", implementations);
     if (root == NULL) {
-        fputs("audit: a name is not valid UTF-8, or memory ran out\n", stderr);
+        fputs("audit: out of memory\n", stderr);
         exit(AUDIT_EXIT_UNUSABLE);
     }
     return root;

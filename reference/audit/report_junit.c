@@ -6,15 +6,17 @@
 /* What XML 1.0 does not allow at all (control characters) becomes a question mark. */
 static void print_escaped(const char *text, FILE *out)
 {
-    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; ++c) {
+    json_t *utf8 = report_string(text);
+    for (const char *c = json_string_value(utf8); *c != '\0'; ++c) {
         switch (*c) {
         case '<': fputs("&lt;", out); break;
         case '>': fputs("&gt;", out); break;
         case '&': fputs("&amp;", out); break;
         case '"': fputs("&quot;", out); break;
-        default: fputc(*c < 0x20 ? '?' : *c, out);
+        default: fputc(*c >= 0 && *c < 0x20 ? '?' : *c, out);
         }
     }
+    json_decref(utf8);
 }
 
 static void print_case(const char *suite, const char *name, enum verdict verdict, const char *message, FILE *out)
