@@ -88,7 +88,7 @@ static void differentiate_row(const struct backward *c, const struct ref_block *
     const struct ref_vector *vector = ref_vector();
     const int64_t width = block->width, row = ref_block_row(block, r);
     double *x = w->p + r * block->stride, *ds = w->ds + r * block->stride;
-    const int64_t visible = ref_block_exponents(block, r, x, w->t);
+    const int64_t visible = ref_block_exponents(block, r, x, p->softcap > 0 ? w->t : NULL);
     w->plain[r] = visible > 0 ? w->plain[r] || ref_block_sees_special(block, r) : p->has_sink;
     if (visible > 0 && !w->plain[r]) {
         struct ref_row_state state =
