@@ -6,7 +6,7 @@
 
 #include "reference/formats.h"
 
-#define LARGE_EXPONENT_ERROR 20.0
+#define LARGE_EXPONENT_ERROR 8.0
 #define ORACLE_SHARE 0x1p-26 /* of any bound here that the oracle's own error may be (section 8) */
 
 /* One query row as the backward pass sees it. */
@@ -243,6 +243,14 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->ds_norm[i] += fabs(ds) + block->ds.error[at];
 }
 
+/* Half a unit of p's storage format. p comes normalised, so its binade is known; the dropout multiplier may come
+ * before or after. */
+static double half_unit_of_p(const struct ref_rounding *r, double p, double drop)
+{
+    if (r->dtype == ATTEST_ABSENT) return 0.0;
+    return fmax(drop * fmax(ref_half_ulp(r->dtype, p), r->tiny), ref_half_ulp(r->dtype, drop * p));
+}
+
 /* The dropped-out p that meets dout. */
 static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
                    const struct view *v, const struct row *row)
@@ -250,13 +258,16 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     const struct ref_machine *m = &g->head.machine;
     const int64_t at = i * g->head.ld + j;
     const double drop = v->drop[j], pd = drop * v->p[j], error = drop * v->p_error[j] + 3 * m->u * pd * (drop != 1.0);
-    const double skew = pd * v->weight_sigma[j], half = m->p_dv.relative * pd + drop * m->p_dv.tiny;
-    if (!(pd + error < fmin(m->p_dv.overflow, m->huge))) block->states[i].overflow = true;
-    const double bias = v->weight_bias[j] + row->lse_bias;
+    const double skew = pd * v->weight_sigma[j];
     block->pd.value[at] = block->pd.absolute[at] = pd;
-    block->pd.error[at] = error + m->p_dv.relative * (pd + error) + drop * m->p_dv.tiny;
+    block->pd.bias[at] = pd * (v->weight_bias[j] + row->lse_bias);
+    if (!(pd + error < fmin(m->p_dv.overflow, m->huge))) {
+        block->states[i].overflow = true;
+        return;
+    }
+    const double half = half_unit_of_p(&m->p_dv, v->p[j] + v->p_error[j], drop);
+    block->pd.error[at] = error + half;
     block->pd.variance[at] = skew * skew + half * half / 3;
-    block->pd.bias[at] = pd * bias;
 }
 
 /* p_sink (dlse - delta), summed into dsink. */

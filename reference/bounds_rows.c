@@ -7,7 +7,7 @@
 #include "reference/formats.h"
 
 /* Beyond this an error of an exponent is no longer worth a first-order formula. */
-#define LARGE_EXPONENT_ERROR 20.0
+#define LARGE_EXPONENT_ERROR 8.0
 
 double bound_with_output(const struct ref_machine *m, int32_t dtype, double value, double bound)
 {

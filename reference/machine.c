@@ -12,7 +12,7 @@ static struct ref_rounding rounding_to(int32_t dtype)
     const double u = f->unit_roundoff;
     /* fp32 and bf16 share their least exponent, below which a unit may flush to zero. */
     const double tiny = f->min_normal <= FLT_MIN ? FLT_MIN : f->min_subnormal / 2;
-    return (struct ref_rounding){u / (1 + u), tiny, f->overflow, u / 2};
+    return (struct ref_rounding){dtype, u / (1 + u), tiny, f->overflow, u / 2};
 }
 
 static double least_normal(int32_t dtype) { return ref_format(dtype)->min_normal; }

@@ -10,6 +10,7 @@
 
 /* One rounding of y to a storage format: error <= relative |y| + tiny while |y| < overflow. */
 struct ref_rounding {
+    int32_t dtype; /* ATTEST_ABSENT: no rounding */
     double relative, tiny, overflow;
     double relative_below_one; /* the same for 1/2 <= |y| < 1, in units of 1 rather than of y */
 };
