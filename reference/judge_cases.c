@@ -1,6 +1,7 @@
 /* judge_cases.c - see judge_cases.h. */
 #include "reference/judge_cases.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -352,8 +353,8 @@ void judge_case_externalise(struct judge_case *c, const double *lse, const doubl
             const int64_t r = i / p->num_heads_q, h = i % p->num_heads_q, at = first * p->num_heads_q + i;
             /* Mostly more keys; a little less than its own lse, too, is a number that the formulas take. */
             given_lse[row_offset(c, &p->lse, false, b, r, h)] = (float)(lse[at] + 3 * judge_uniform(&g) - 0.5);
-            given_delta[row_offset(c, &p->delta, false, b, r, h)] =
-                (float)(delta[at] * (1 + judge_normal(&g)) + 0.1 * judge_normal(&g));
+            const double moved = delta[at] * (1 + judge_normal(&g)) + 0.1 * judge_normal(&g);
+            given_delta[row_offset(c, &p->delta, false, b, r, h)] = (float)fmax(-FLT_MAX, fmin(moved, FLT_MAX));
         }
     }
     p->external_lse = 1;
