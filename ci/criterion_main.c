@@ -12,7 +12,7 @@
 #include <criterion/options.h>
 #include <criterion/output.h>
 
-enum { EXIT_BAD_SHARD = 2, EXIT_NOTHING_RAN = 3 };
+enum { EXIT_NO_TESTS = 2, EXIT_NOTHING_RAN = 3 };
 
 static size_t tests_run;
 
@@ -27,7 +27,8 @@ static const char *environment(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* Disables the tests of other shards. Returns how many stay, -1 for a malformed request. */
+/* Disables the tests of other shards. Returns how many stay; -1 for a malformed request or where there
+ * are no tests at all, as when the linker dropped them. */
 static long keep_own_shard(struct criterion_test_set *set)
 {
     const char *total_text = environment("TEST_TOTAL_SHARDS"), *index_text = environment("TEST_SHARD_INDEX");
@@ -46,7 +47,7 @@ static long keep_own_shard(struct criterion_test_set *set)
             else test->data->disabled = true;
         }
     }
-    return kept;
+    return ordinal > 0 ? kept : -1;
 }
 
 int main(int argc, char *argv[])
@@ -57,7 +58,7 @@ int main(int argc, char *argv[])
     if (criterion_handle_args(argc, argv, true)) {
         const long kept = keep_own_shard(set);
         if (environment("XML_OUTPUT_FILE") != NULL) criterion_add_output("xml", getenv("XML_OUTPUT_FILE"));
-        if (kept < 0) exit_status = EXIT_BAD_SHARD;
+        if (kept < 0) exit_status = EXIT_NO_TESTS;
         else if (!criterion_run_all_tests(set)) exit_status = 1;
         else if (tests_run == 0 && kept > 0) exit_status = EXIT_NOTHING_RAN;
     }
