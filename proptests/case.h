@@ -57,14 +57,32 @@ enum tensor_id {
     NUM_TENSORS
 };
 
+enum tensor_shape {
+    SHAPE_ROWS,    /* [rows][heads][features] */
+    SHAPE_SCALARS, /* [rows][heads] */
+    SHAPE_SCORES,  /* [batch][heads][seqlen_q][seqlen_k], 1 for an axis of stride 0 */
+    SHAPE_BLOCKS   /* the same, of blocks */
+};
+struct tensor_kind {
+    const char *name;
+    size_t in_problem, in_args; /* offsets in attest_problem and attest_backward_args */
+    enum tensor_shape shape;
+    bool is_k, has_dim_v; /* rows and heads of k; features of v */
+    bool forward_output, backward_output;
+};
+extern const struct tensor_kind tensor_kinds[NUM_TENSORS];
+struct attest_tensor *tensor_rows(struct attest_problem *p, enum tensor_id t); /* SHAPE_ROWS and SHAPE_SCALARS */
+struct attest_score_tensor *tensor_scores(struct attest_problem *p, enum tensor_id t); /* the other two */
+int32_t tensor_dtype(const struct attest_problem *p, enum tensor_id t);
+
 /* Memory with poisoned margins. */
 struct prop_buffer {
     const char *name;
     unsigned char *bytes;    /* size of them, margins included */
-    unsigned char *pristine; /* what they were when laid out */
+    unsigned char *pristine; /* what they were when laid out, or last checked */
     size_t size;
 };
-enum { MAX_BUFFERS = NUM_TENSORS + 12 };
+enum { MAX_BUFFERS = NUM_TENSORS + 10 };
 
 struct prop_case {
     struct attest_problem p;
@@ -82,14 +100,16 @@ struct prop_case {
     int64_t *starts_q, *starts_k;      /* [batch + 1] */
     int64_t *used_q, *used_k;          /* [batch] */
     int64_t *streams;                  /* [batch][num_heads_q] or NULL */
-    bool seed_by_pointer;
-    bool packed;
+    uint64_t dropout_seed, dropout_offset;
+    bool seed_by_pointer;              /* else in the problem */
+    bool packed;                       /* q, k, v in one buffer */
+    bool promise_align;
     int offset;                        /* elements between a buffer's margin and its tensor */
 
     struct prop_buffer buffers[MAX_BUFFERS];
     int num_buffers;
-    void **owned;                      /* everything to be freed */
-    int num_owned, owned_capacity;
+    int buffer_of[NUM_TENSORS], dsink_buffer; /* -1: none */
+    struct owned *owned;               /* everything to be freed */
 };
 
 /* What a property wants drawn. */
@@ -114,19 +134,21 @@ void case_contiguous(struct prop_case *c); /* before laying out: plain strides f
 void *case_alloc(struct prop_case *c, size_t bytes);
 double *case_doubles(struct prop_case *c, int64_t count);
 
-/* Poisons all outputs of the pass again. */
+/* Poisons all outputs again. */
 void case_reset_outputs(struct prop_case *c);
 
-/* After a run of the pass: NULL, or a sentence on an input that changed or on a byte written that is no
- * output's. Poisons the outputs that it looked at: read results before. */
+/* After a run of one pass: NULL, or the name of a buffer of which a byte changed that is not one of the pass's
+ * results. The results are from then on inputs. */
 const char *case_check_memory(struct prop_case *c, bool backward);
 
 /* Results of the problem's own layout in canonical order, NaN for rows of no sequence. Lives with the case. */
 double *case_read(struct prop_case *c, enum tensor_id t);
 double *case_read_dsink(struct prop_case *c);
-/* Elements of a tensor in canonical order, and the axes of it: [0] rows or batch, ... unused ones 1. */
+/* Elements of a tensor in canonical order, and its axes, unused ones 1. */
 int64_t case_count(const struct prop_case *c, enum tensor_id t);
 void case_extents(const struct prop_case *c, enum tensor_id t, int64_t extents[4]);
+/* Whether row `row` of q or k (canonical) belongs to a sequence. */
+bool case_row_exists(const struct prop_case *c, bool is_k, int64_t row);
 
 int64_t case_work(const struct prop_case *c); /* scores x larger head_dim */
 uint64_t case_features(const struct prop_case *c); /* as problem and values show them */

@@ -188,7 +188,8 @@ Test(engine, replay_lines_come_back)
     for (int n = 0; n < 200; ++n) {
         struct replay_line line = {.property = "some_property", .implementation = "flash"}, back;
         line.choices.count = n % 3 == 0 ? 0 : n == 100 ? CHECK_MAX_CHOICES : n;
-        for (int i = 0; i < line.choices.count; ++i) line.choices.at[i] = check_mix((uint64_t)(n * 1000 + i)) >> (i % 64);
+        for (int i = 0; i < line.choices.count; ++i)
+            line.choices.at[i] = check_mix((uint64_t)(n * 1000 + i)) >> (i % 64);
         if (line.choices.count) line.choices.at[line.choices.count - 1] |= 1;
         replay_format(&line, text);
         cr_assert(replay_parse(text, &back, why), "%s: %s", why, text);
