@@ -452,7 +452,9 @@ Test(readers, a_sentence_is_cut_to_its_buffer)
 
 /* ---- files and folders ---- */
 
-static char *folder; /* of this test's files; each test has its own */
+/* Of this test's files; each test works in its own, so that paths are short enough to be shown whole. */
+static char home[4096];
+static const char *const folder = ".";
 
 static const char *path_of(const char *name)
 {
@@ -468,14 +470,13 @@ static void make_folder(void)
     const char *parent = getenv("TEST_TMPDIR");
     static char template[4000];
     snprintf(template, sizeof template, "%s/readers.XXXXXX", parent != NULL ? parent : "/tmp");
-    folder = mkdtemp(template);
-    cr_assert(folder != NULL);
+    cr_assert(mkdtemp(template) != NULL && realpath(template, home) != NULL && chdir(home) == 0);
 }
 
 static void remove_folder(void)
 {
-    char command[4100];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    char command[4200];
+    snprintf(command, sizeof command, "rm -rf '%s'", home);
     cr_assert(system(command) == 0);
 }
 
