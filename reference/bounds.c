@@ -69,7 +69,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         bound = s->blurred ? hull(head, s, c) + lost : fmin(bound, hull(head, s, c) + lost);
         if (!m->rescales) bound += size * ref_growth(s->lse_bound); /* the oracle may take exp(x - lse) */
         if (s->overflow || head->fmax * head->v_sum[c] > m->huge) bound = INFINITY;
-        const double total = bound_with_output(m, head->problem->o.dtype, o, bound);
+        const double total = bound_with_output(m, m->o_dtype, o, bound);
         out->bound[at] = total * BOUND_SLACK;
         if (!out->sigma) continue;
         const double sum_v = extra[0][at], spread = sum_v + size;
@@ -77,7 +77,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         variance = fmax(variance, 0.0) + exponentials * spread * spread;
         variance += s->keys.sigma * s->keys.sigma * sum_v * sum_v;
         variance += (s->relative_sigma * s->relative_sigma + 3 * m->u * m->u) * o * o;
-        const double half = m->rounds_outputs ? ref_half_ulp(head->problem->o.dtype, o) : 0.0;
+        const double half = m->rounds_outputs ? ref_half_ulp(m->o_dtype, o) : 0.0;
         out->sigma[at] = sqrt(variance + half * half / 3);
         out->bias[at] = extra[3][at] + size * bias + lost;
     }

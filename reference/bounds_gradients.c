@@ -71,7 +71,7 @@ static struct dout_sums sum_dout(const struct bound_gradient_head *g, const stru
         if (dout == 0.0) continue;
         sums.size += dout * (o + bound);
         sums.bound += dout * bound;
-        sums.final += dout * (bound_with_output(m, p->o.dtype, o, bound) - bound + relative * (o + bound) + lost);
+        sums.final += dout * (bound_with_output(m, m->o_dtype, o, bound) - bound + relative * (o + bound) + lost);
     }
     return sums;
 }

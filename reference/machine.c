@@ -56,6 +56,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.tile_k = recipe->tile_k;
     m.rescales = true;
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O;
+    m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
     if (recipe->round_p) m.p = rounding_to(p->v.dtype);
     if (recipe->round_p && p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype);
@@ -74,11 +75,13 @@ static struct ref_sum sum_of(const struct ref_machine *m, double terms, double s
         return (struct ref_sum){expm1(n * m->u), sqrt(n / 3) * m->u, 0.0};
     }
     if (m->accumulate == ATTEST_ACC_FAITHFUL) {
-        const double n = fmax(terms, terms / 2 + steps) + 3;
+        const double n = fmax(terms, terms / 2 + 1.5 * steps) + 3;
         return (struct ref_sum){expm1(n * truncation), sqrt(n / 12) * truncation, n * truncation / 2};
     }
-    const double step = 5 * truncation;
-    return (struct ref_sum){expm1(steps * (step + m->u) + 3 * m->u), sqrt(steps / 12) * step, steps * step / 2};
+    const double alignment = m->accumulate == ATTEST_ACC_HOPPER ? 0.25 : 0.5; /* a term's truncation, of 2^-23 */
+    const double n = alignment * terms + steps;
+    return (struct ref_sum){expm1(n * truncation + (steps + 3) * m->u), sqrt(n / 12) * truncation,
+                            n * truncation / 2};
 }
 
 static int64_t step_terms(const struct ref_machine *m) { return m->accumulate == ATTEST_ACC_HOPPER ? 16 : 8; }

@@ -29,6 +29,7 @@ struct ref_machine {
     int64_t tile_k;   /* 0: one rescaling per key */
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
+    int32_t o_dtype;     /* of o, or what o would be where only delta is given */
     bool rounds_outputs; /* false: results stay in the working precision */
     struct ref_rounding p, p_dv, ds, dkv_heads; /* zero where the recipe does not round */
 };

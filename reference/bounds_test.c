@@ -1,0 +1,382 @@
+/* bounds_test.c - the bounds themselves: constants, limits, exact cases, the domain. That honest kernels stay
+ * within them is proptests' work. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <criterion/criterion.h>
+
+#include "reference/bounds.h"
+#include "reference/formats.h"
+#include "reference/machine.h"
+
+static double uniform(uint64_t *state) /* in (-1, 1) */
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-52 - 1.0;
+}
+
+/* --- sums of products: bounds.md section 3 --- */
+
+/* One step of a tensor core: terms and accumulator aligned to the largest exponent, truncated at 2^-bits of it. */
+static double tensor_step(double c, const double *products, int n, int bits)
+{
+    int largest = INT32_MIN, e;
+    for (int i = -1; i < n; ++i) {
+        const double term = i < 0 ? c : products[i];
+        if (term != 0.0 && (frexp(term, &e), e > largest)) largest = e;
+    }
+    if (largest == INT32_MIN) return 0.0;
+    const double quantum = ldexp(1.0, largest - 1 - bits);
+    double sum = trunc(c / quantum) * quantum;
+    for (int i = 0; i < n; ++i) sum += trunc(products[i] / quantum) * quantum;
+    float result = (float)sum;
+    if (fabs((double)result) > fabs(sum)) result = nextafterf(result, 0.0f);
+    return result;
+}
+
+static double tensor_sum(const double *products, int n, int width, int bits)
+{
+    double c = 0.0;
+    for (int i = 0; i < n; i += width) c = tensor_step(c, products + i, n - i < width ? n - i : width, bits);
+    return c;
+}
+
+/* Largest share of rel * sum |ab| that the unit uses over products of several shapes. */
+static double largest_share(int accumulate, int width, int bits)
+{
+    const struct ref_machine m = {.accumulate = accumulate, .u = 0x1p-24};
+    uint64_t state = 1;
+    double largest = 0.0;
+    for (int trial = 0; trial < 20000; ++trial) {
+        double products[128], exact = 0.0, size = 0.0;
+        const int n = 1 + trial % 128, shape = trial / 128 % 4;
+        for (int i = 0; i < n; ++i) {
+            const double r = uniform(&state);
+            /* one sign; both signs; far apart; one large term and the rest just below the quantum */
+            products[i] = shape == 0 ? fabs(r) : shape == 1 ? r : shape == 2 ? ldexp(r, (int)(20 * uniform(&state))) : r;
+            if (shape == 3) products[i] = i % width == 0 ? 1.0 : 0x1.fffp-1 * ldexp(1.0, -bits) * (i < width);
+            products[i] = (float)products[i];
+            exact += products[i];
+            size += fabs(products[i]);
+        }
+        const double error = fabs(tensor_sum(products, n, width, bits) - exact);
+        largest = fmax(largest, error / (ref_sum_features(&m, n).rel * size));
+    }
+    return largest;
+}
+
+Test(bounds, tensor_core_sums_stay_within_their_factor)
+{
+    const double hopper = largest_share(ATTEST_ACC_HOPPER, 16, 25), ampere = largest_share(ATTEST_ACC_AMPERE, 8, 24);
+    printf("share of the sum's bound: hopper %.3f, ampere %.3f\n", hopper, ampere);
+    cr_assert(hopper <= 1 && hopper > 0.4);
+    cr_assert(ampere <= 1 && ampere > 0.4);
+}
+
+Test(bounds, faithful_covers_every_tensor_core)
+{
+    cr_assert(largest_share(ATTEST_ACC_FAITHFUL, 16, 25) <= 1);
+    cr_assert(largest_share(ATTEST_ACC_FAITHFUL, 8, 24) <= 1);
+    const struct ref_machine faithful = {.accumulate = ATTEST_ACC_FAITHFUL, .u = 0x1p-24};
+    for (int a = ATTEST_ACC_AMPERE; a <= ATTEST_ACC_HOPPER; ++a) {
+        const struct ref_machine m = {.accumulate = a, .u = 0x1p-24};
+        for (int64_t n = 1; n < 5000; ++n) cr_assert_leq(ref_sum_features(&m, n).rel, ref_sum_features(&faithful, n).rel);
+    }
+}
+
+Test(bounds, a_unit_with_fewer_bits_is_outside)
+{
+    cr_assert_gt(largest_share(ATTEST_ACC_HOPPER, 16, 23), 1.0);
+    cr_assert_gt(largest_share(ATTEST_ACC_AMPERE, 8, 22), 1.0);
+}
+
+Test(bounds, growth_is_above_expm1)
+{
+    for (int i = 0; i <= 1000; ++i) cr_assert_geq(ref_growth(i * 0.001), expm1(i * 0.001));
+}
+
+Test(bounds, recipes_are_found_by_name)
+{
+    int n = 0;
+    for (const struct attest_recipe *r = ref_recipes; r->name; ++r, ++n) cr_assert_eq(ref_recipe(r->name), r);
+    cr_assert_eq(n, 5);
+    cr_assert_null(ref_recipe("none"));
+}
+
+/* --- whole problems --- */
+
+enum { BATCH = 2, LENGTH_Q = 37, LENGTH_K = 45, HEADS = 4, HEADS_KV = 2, DIM = 24, DIM_V = 17 };
+enum { ROWS_Q = BATCH * LENGTH_Q * HEADS, ROWS_K = BATCH * LENGTH_K * HEADS_KV, SCORES = HEADS * LENGTH_Q * LENGTH_K };
+static const int64_t sizes[REF_NUM_TENSORS] = {ROWS_Q * DIM_V, ROWS_Q, ROWS_Q * DIM, ROWS_K *DIM,
+                                               ROWS_K *DIM_V,  SCORES, HEADS};
+
+static struct fixture {
+    struct attest_problem p;
+    struct attest_backward_args a;
+    uint16_t q[ROWS_Q * DIM], k[ROWS_K * DIM], v[ROWS_K * DIM_V], dout[ROWS_Q * DIM_V], o[ROWS_Q * DIM_V];
+    float bias[SCORES], slopes[HEADS], sink[HEADS], dlse[ROWS_Q], lse[ROWS_Q];
+    double oracle[REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
+    double bound[2][REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
+} *f;
+
+static struct attest_tensor packed(int32_t dtype, int64_t length, int64_t heads, int64_t features)
+{
+    return (struct attest_tensor){
+        .dtype = dtype, .batch = length * heads * features, .seqlen = heads * features, .head = features};
+}
+
+static void fill(uint16_t *data, int64_t count, double size, uint64_t seed)
+{
+    for (int64_t i = 0; i < count; ++i)
+        ref_store(f->p.q.dtype, data, i, size * (uniform(&seed) + uniform(&seed) + uniform(&seed)));
+}
+
+static void set_up_as(int32_t dtype, double size)
+{
+    f = f ? f : calloc(1, sizeof *f);
+    f->p = (struct attest_problem)ATTEST_PROBLEM_INIT;
+    struct attest_problem *p = &f->p;
+    p->device = ATTEST_REFERENCE;
+    p->batch = BATCH;
+    p->seqlen_q = LENGTH_Q;
+    p->seqlen_k = LENGTH_K;
+    p->num_heads_q = HEADS;
+    p->num_heads_kv = HEADS_KV;
+    p->head_dim = DIM;
+    p->head_dim_v = DIM_V;
+    p->softmax_scale = 0.2f;
+    p->q = p->dq = packed(dtype, LENGTH_Q, HEADS, DIM);
+    p->k = p->dk = packed(dtype, LENGTH_K, HEADS_KV, DIM);
+    p->v = p->dv = packed(dtype, LENGTH_K, HEADS_KV, DIM_V);
+    p->o = p->dout = packed(dtype, LENGTH_Q, HEADS, DIM_V);
+    p->lse = packed(ATTEST_FP32, LENGTH_Q, HEADS, 1);
+    fill(f->q, ROWS_Q * DIM, size, 1);
+    fill(f->k, ROWS_K * DIM, size, 2);
+    fill(f->v, ROWS_K * DIM_V, size, 3);
+    fill(f->dout, ROWS_Q * DIM_V, size, 4);
+    f->a = (struct attest_backward_args)ATTEST_BACKWARD_ARGS_INIT;
+    f->a.forward.q = f->q;
+    f->a.forward.k = f->k;
+    f->a.forward.v = f->v;
+    f->a.dout = f->dout;
+}
+
+/* Everything at once: softcap, ALiBi, bias, sink, causal, dropout, dlse. */
+static void add_features(void)
+{
+    struct attest_problem *p = &f->p;
+    uint64_t seed = 5;
+    p->softcap = 3.0f;
+    p->has_alibi = p->has_sink = 1;
+    p->window_right = 0;
+    p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
+    p->dropout_p = 0.25f;
+    p->bias = (struct attest_score_tensor){
+        .dtype = ATTEST_FP32, .head = LENGTH_Q * LENGTH_K, .seqlen_q = LENGTH_K, .seqlen_k = 1};
+    p->dbias = p->bias;
+    p->dlse = p->lse;
+    for (int i = 0; i < SCORES; ++i) f->bias[i] = (float)uniform(&seed);
+    for (int i = 0; i < ROWS_Q; ++i) f->dlse[i] = (float)uniform(&seed);
+    for (int h = 0; h < HEADS; ++h) {
+        f->slopes[h] = 0.01f * (float)(h + 1);
+        f->sink[h] = (float)uniform(&seed);
+    }
+    f->a.forward.bias = f->bias;
+    f->a.forward.alibi_slopes = f->slopes;
+    f->a.forward.sink = f->sink;
+    f->a.dlse = f->dlse;
+}
+
+static void compute_oracle(void)
+{
+    const struct ref_forward forward = {f->oracle[REF_O], f->oracle[REF_LSE]};
+    const struct ref_backward backward = {.dq = f->oracle[REF_DQ], .dk = f->oracle[REF_DK], .dv = f->oracle[REF_DV],
+                                          .dbias = f->p.dbias.dtype ? f->oracle[REF_DBIAS] : NULL,
+                                          .dsink = f->p.has_sink ? f->oracle[REF_DSINK] : NULL};
+    cr_assert_eq(ref_forward(&f->p, &f->a.forward, &forward, 1), ATTEST_OK);
+    cr_assert_eq(ref_backward(&f->p, &f->a, NULL, &backward, 1), ATTEST_OK);
+}
+
+static void compute_bounds(const struct attest_recipe *recipe, int which)
+{
+    struct ref_bound b[REF_NUM_TENSORS];
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){.bound = f->bound[which][t]};
+    cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, recipe, &b[REF_O], &b[REF_LSE], 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&f->p, &f->a, recipe, b, 1), ATTEST_OK);
+}
+
+static bool is_there(int tensor)
+{
+    return (tensor != REF_DBIAS || f->p.dbias.dtype) && (tensor != REF_DSINK || f->p.has_sink);
+}
+
+/* bounds.md section 8 says so, and the factor on every bound rests on it. */
+Test(bounds, the_oracles_own_error_is_below_a_67_millionth)
+{
+    for (int features = 0; features < 2; ++features)
+        for (const struct attest_recipe *r = ref_recipes; r->name; ++r) {
+            set_up_as(ATTEST_BF16, 1.0);
+            if (features) add_features();
+            compute_bounds(NULL, 0);
+            compute_bounds(r, 1);
+            for (int t = 0; t < REF_NUM_TENSORS; ++t)
+                for (int64_t i = 0; is_there(t) && i < sizes[t]; ++i)
+                    cr_assert(f->bound[0][t][i] <= 0x1p-26 * f->bound[1][t][i], "%s %s %ld: %g of %g", r->name,
+                              ref_tensor_names[t], (long)i, f->bound[0][t][i], f->bound[1][t][i]);
+        }
+}
+
+/* A result rounded once lies within every recipe; the same result moved beyond the bound does not. */
+Test(bounds, once_rounded_results_are_within_and_the_bound_is_finite_and_tight_for_fp32)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    add_features();
+    compute_oracle();
+    for (const struct attest_recipe *r = ref_recipes; r->name; ++r) {
+        compute_bounds(r, 0);
+        for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+            const int32_t dtype = t == REF_LSE || t == REF_DBIAS || t == REF_DSINK ? ATTEST_FP32 : ATTEST_BF16;
+            for (int64_t i = 0; i < sizes[t]; ++i) {
+                const double want = f->oracle[t][i], bound = f->bound[0][t][i];
+                cr_assert(isfinite(bound) && bound >= 0);
+                cr_assert_leq(fabs(ref_round(dtype, want) - want), bound);
+                /* rounding only at the end: the bound is little more than that rounding */
+                if (r == ref_recipe("fp32") && t == REF_O)
+                    cr_assert_leq(bound, ref_half_ulp(dtype, fabs(want) + 1e-4) + 1e-4);
+            }
+        }
+    }
+}
+
+Test(bounds, a_query_that_sees_one_key_is_bounded_by_one_rounding)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    f->p.seqlen_q = f->p.seqlen_k = 1;
+    compute_bounds(ref_recipe("flash"), 0);
+    for (int h = 0; h < HEADS; ++h)
+        for (int c = 0; c < DIM_V; ++c) {
+            const double v = ref_load(ATTEST_BF16, f->v, (h / 2) * DIM_V + c), half = ref_half_ulp(ATTEST_BF16, v);
+            const double bound = f->bound[0][REF_O][h * DIM_V + c];
+            cr_assert(bound >= half && bound <= half + 1e-4 * fabs(v), "%g beside %g", bound, half);
+        }
+}
+
+Test(bounds, what_sees_nothing_is_exact)
+{
+    set_up_as(ATTEST_FP16, 1.0);
+    f->p.window_right = -1;
+    f->p.window_left = 3; /* the last query of bottom-right sees keys; with the diagonal far left some see none */
+    f->p.diag_kind = ATTEST_DIAG_GIVEN;
+    f->p.diag = LENGTH_K - 5;
+    f->p.window_right = 0;
+    compute_oracle();
+    compute_bounds(ref_recipe("flash"), 0);
+    int empty = 0, unseen = 0;
+    for (int64_t i = 0; i < ROWS_Q; ++i) {
+        if (f->oracle[REF_LSE][i] != -INFINITY) continue;
+        ++empty;
+        cr_assert_eq(f->bound[0][REF_LSE][i], 0.0);
+        for (int c = 0; c < DIM_V; ++c) cr_assert_eq(f->bound[0][REF_O][i * DIM_V + c], 0.0);
+        for (int c = 0; c < DIM; ++c) cr_assert_eq(f->bound[0][REF_DQ][i * DIM + c], 0.0);
+    }
+    for (int64_t j = 0; j < ROWS_K; ++j) {
+        bool is_seen = false;
+        for (int c = 0; c < DIM_V; ++c) is_seen |= f->oracle[REF_DV][j * DIM_V + c] != 0.0;
+        if (is_seen) continue;
+        ++unseen;
+        for (int c = 0; c < DIM; ++c) cr_assert_eq(f->bound[0][REF_DK][j * DIM + c], 0.0);
+        for (int c = 0; c < DIM_V; ++c) cr_assert_eq(f->bound[0][REF_DV][j * DIM_V + c], 0.0);
+    }
+    cr_assert(empty > 0 && unseen > 0);
+}
+
+Test(bounds, rows_past_seqused_are_exact)
+{
+    static const int32_t used[BATCH] = {5, 0};
+    set_up_as(ATTEST_FP16, 1.0);
+    f->p.has_seqused_q = f->p.has_seqused_k = 1;
+    f->a.forward.seqused_q = f->a.forward.seqused_k = used;
+    compute_bounds(ref_recipe("flash"), 0);
+    for (int64_t i = 0; i < ROWS_Q; ++i) cr_assert_eq(f->bound[0][REF_LSE][i] > 0.0, i < 5 * HEADS);
+    for (int64_t j = 0; j < ROWS_K * DIM; ++j) cr_assert_eq(f->bound[0][REF_DK][j] > 0.0, j < 5 * HEADS_KV * DIM);
+}
+
+static bool all_infinite(int tensor)
+{
+    for (int64_t i = 0; i < sizes[tensor]; ++i)
+        if (f->bound[0][tensor][i] != INFINITY) return false;
+    return true;
+}
+
+Test(bounds, scores_beyond_fp32_are_outside_the_domain)
+{
+    set_up_as(ATTEST_BF16, 1e19);
+    compute_bounds(ref_recipe("flash"), 0);
+    for (int t = REF_O; t <= REF_DV; ++t) cr_assert(all_infinite(t), "%s", ref_tensor_names[t]);
+}
+
+Test(bounds, ds_beyond_fp16_is_outside_where_it_is_rounded_to_fp16)
+{
+    set_up_as(ATTEST_FP16, 300.0); /* dp up to 10^6 */
+    f->p.softmax_scale = 1e-6f;    /* and p about 1/45 */
+    compute_bounds(ref_recipe("fp32"), 0);
+    for (int64_t i = 0; i < sizes[REF_DQ]; ++i) cr_assert(isfinite(f->bound[0][REF_DQ][i]));
+    set_up_as(ATTEST_FP16, 3000.0);
+    f->p.softmax_scale = 1e-8f;
+    compute_bounds(ref_recipe("flash"), 0);
+    cr_assert(all_infinite(REF_DK));
+    for (int64_t i = 0; i < sizes[REF_O]; ++i) cr_assert(isfinite(f->bound[0][REF_O][i])); /* the forward pass is not */
+}
+
+/* delta from the o at hand: an o that is right tightens dq, an o that is wrong excuses nothing. */
+Test(bounds, the_o_in_memory_tightens_dq_and_never_loosens_it)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    compute_oracle();
+    compute_bounds(ref_recipe("flash"), 0);
+    for (int64_t i = 0; i < ROWS_Q * DIM_V; ++i) ref_store(ATTEST_BF16, f->o, i, f->oracle[REF_O][i]);
+    for (int64_t i = 0; i < ROWS_Q; ++i) f->lse[i] = (float)f->oracle[REF_LSE][i];
+    f->a.forward.o = f->o;
+    f->a.forward.lse = f->lse;
+    compute_bounds(ref_recipe("flash"), 1);
+    double with = 0.0, without = 0.0;
+    for (int64_t i = 0; i < sizes[REF_DQ]; ++i) {
+        cr_assert_leq(f->bound[1][REF_DQ][i], f->bound[0][REF_DQ][i]);
+        with += f->bound[1][REF_DQ][i];
+        without += f->bound[0][REF_DQ][i];
+    }
+    cr_assert_lt(with, 0.9 * without);
+    for (int64_t i = 0; i < ROWS_Q * DIM_V; ++i) ref_store(ATTEST_BF16, f->o, i, i % 3 ? 7.0 : NAN);
+    for (int64_t i = 0; i < ROWS_Q; ++i) f->lse[i] = i % 2 ? 1e6f : NAN;
+    compute_bounds(ref_recipe("flash"), 1);
+    for (int t = REF_DQ; t <= REF_DV; ++t) cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
+}
+
+Test(bounds, do_not_depend_on_the_number_of_threads)
+{
+    struct ref_bound b[REF_NUM_TENSORS];
+    set_up_as(ATTEST_BF16, 1.0);
+    add_features();
+    compute_bounds(ref_recipe("hopper"), 0);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){.bound = f->bound[1][t]};
+    cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, ref_recipe("hopper"), &b[REF_O], &b[REF_LSE], 3), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&f->p, &f->a, ref_recipe("hopper"), b, 3), ATTEST_OK);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
+}
+
+/* Gradients summed over a group whose heads are rounded one by one carry that rounding. */
+Test(bounds, rounding_each_query_head_costs_dk_and_dv)
+{
+    struct attest_recipe once = *ref_recipe("flash");
+    once.round_dkv_heads = 0;
+    set_up_as(ATTEST_BF16, 1.0);
+    compute_bounds(&once, 0);
+    compute_bounds(ref_recipe("flash"), 1);
+    for (int64_t i = 0; i < sizes[REF_DK]; ++i) cr_assert_lt(f->bound[0][REF_DK][i], f->bound[1][REF_DK][i]);
+    for (int64_t i = 0; i < sizes[REF_DV]; ++i) cr_assert_lt(f->bound[0][REF_DV][i], f->bound[1][REF_DV][i]);
+}
