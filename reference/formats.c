@@ -72,7 +72,8 @@ static inline __attribute__((always_inline)) double decode(const struct ref_form
         value = from_bits((uint64_t)((int)exponent - 1 + f->min_exponent + 1023) << 52 |
                           (uint64_t)fraction << (52 - f->fraction_bits));
     }
-    return from_bits(bits_of(value) | (uint64_t)(bits & sign_bit(f)) << (64 - 8 * f->bytes)); /* no branch on the sign */
+    /* Not by a branch: signs cannot be foretold. */
+    return from_bits(bits_of(value) | (uint64_t)(bits & sign_bit(f)) << (64 - 8 * f->bytes));
 }
 
 double ref_decode(int32_t dtype, uint32_t bits)

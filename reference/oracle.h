@@ -13,6 +13,10 @@
  * Rows that belong to no sequence of a ragged problem are NaN: nothing may compare them. Rows past
  * seqused hold what the contract says (0, and -inf for lse).
  *
+ * NaN and infinities: the formulas of the contract in IEEE arithmetic, over visible keys alone. A NaN score makes
+ * lse and the whole row NaN; a NaN in v reaches o only in its feature. lse is +inf where a score is, and -inf
+ * where all of a row's visible scores are: p is then exp(x - lse), NaN where that is inf - inf.
+ *
  * Error: the distance to the exact result of the contract's formulas is within the bound that
  * reference/bounds.h gives for ref_recipe_oracle(); reference/judge_test.c checks it against ball arithmetic. */
 #ifndef ATTEST_REFERENCE_ORACLE_H

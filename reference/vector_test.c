@@ -160,13 +160,13 @@ Test(vector, the_exponential_keeps_its_bound, .timeout = 120)
 
 Test(vector, special_exponents_are_exact)
 {
-    const double x[REF_PANEL] = {0.0, -0.0, -INFINITY, -1e300, -745.3, 710, INFINITY, -745.14, -1e-320, 1e-320};
-    const double want[REF_PANEL] = {1, 1, 0, 0, 0, INFINITY, INFINITY, 0, 1, 1};
+    const double x[REF_PANEL] = {0.0, -0.0, -INFINITY, -1e300, -745.3, 710, INFINITY, -745.14, -1e-320, 1e-320, -745.1};
+    const double want[REF_PANEL] = {1, 1, 0, 0, 0, INFINITY, INFINITY, 0, 1, 1, 0x1p-1074};
     FOR_EACH_VARIANT(v)
     {
         double e[REF_PANEL];
         for (int i = 0; i < REF_PANEL; ++i) e[i] = x[i];
         v->exp_sum(REF_PANEL, 0.0, e);
-        for (int i = 0; i < 10; ++i) cr_assert(e[i] == want[i], "%s: exp(%g) is %g", v->name, x[i], e[i]);
+        for (int i = 0; i < 11; ++i) cr_assert(e[i] == want[i], "%s: exp(%g) is %g", v->name, x[i], e[i]);
     }
 }
