@@ -13,67 +13,9 @@
 
 #include "reference/arb_attention.h"
 #include "reference/audit/tensor_file.h"
-#include "reference/bounds.h"
-#include "reference/judge_cases.h"
-#include "reference/oracle.h"
+#include "reference/judge_oracle.h"
 
 enum { FIRST_BITS = 256, LAST_BITS = 16384 };
-
-static int64_t tensor_size(const struct attest_problem *p, enum ref_tensor tensor)
-{
-    const struct attest_score_tensor *t = &p->dbias;
-    switch (tensor) {
-    case REF_O: return ref_rows_q(p) * p->num_heads_q * p->head_dim_v;
-    case REF_LSE: return ref_rows_q(p) * p->num_heads_q;
-    case REF_DQ: return ref_rows_q(p) * p->num_heads_q * p->head_dim;
-    case REF_DK: return ref_rows_k(p) * p->num_heads_kv * p->head_dim;
-    case REF_DV: return ref_rows_k(p) * p->num_heads_kv * p->head_dim_v;
-    case REF_DSINK: return p->has_sink ? p->num_heads_q : 0;
-    default:
-        return t->dtype == ATTEST_ABSENT ? 0
-                                         : (t->batch ? p->batch : 1) * (t->head ? p->num_heads_q : 1) *
-                                               (t->seqlen_q ? p->seqlen_q : 1) * (t->seqlen_k ? p->seqlen_k : 1);
-    }
-}
-
-/* What the oracle says of a case, and how far it says it may be off. */
-struct oracle {
-    double *value[REF_NUM_TENSORS], *error[REF_NUM_TENSORS], *delta;
-};
-
-static double *doubles(int64_t count)
-{
-    double *array = malloc((size_t)(count + 1) * sizeof *array);
-    cr_assert_not_null(array);
-    for (int64_t i = 0; i < count; ++i) array[i] = NAN;
-    return array;
-}
-
-static void oracle_init(struct oracle *o, const struct attest_problem *p, const struct attest_backward_args *a)
-{
-    struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
-    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
-        o->value[t] = doubles(tensor_size(p, t));
-        o->error[t] = doubles(tensor_size(p, t));
-        bounds[t].bound = tensor_size(p, t) > 0 ? o->error[t] : NULL;
-    }
-    o->delta = doubles(tensor_size(p, REF_LSE));
-    double *const *v = o->value;
-    const struct ref_forward forward = {v[REF_O], v[REF_LSE]};
-    const struct ref_backward backward = {v[REF_DQ], v[REF_DK], v[REF_DV], p->dbias.dtype ? v[REF_DBIAS] : NULL,
-                                          p->has_sink ? v[REF_DSINK] : NULL, o->delta};
-    cr_assert_eq(ref_forward(p, &a->forward, &forward, 1), ATTEST_OK);
-    cr_assert_eq(ref_backward(p, a, NULL, &backward, 1), ATTEST_OK);
-    cr_assert_eq(ref_bound_forward(p, &a->forward, NULL, &bounds[REF_O], &bounds[REF_LSE], 1), ATTEST_OK);
-    bounds[REF_O].bound = bounds[REF_LSE].bound = NULL;
-    cr_assert_eq(ref_bound_backward(p, a, NULL, bounds, 1), ATTEST_OK);
-}
-
-static void oracle_clear(struct oracle *o)
-{
-    for (int t = 0; t < REF_NUM_TENSORS; ++t) free(o->value[t]), free(o->error[t]);
-    free(o->delta);
-}
 
 struct tally {
     int64_t count, wrong, unbounded, accepted_mutants;
@@ -85,13 +27,6 @@ struct judgement {
     struct tally tally[REF_NUM_TENSORS];
     bool all_small; /* every ball is small enough to decide and to tell the share */
 };
-
-/* The same number off by twice the stated error, or by the least that a double can be. */
-static double mutant(double value, double error, int sign)
-{
-    const double moved = value + sign * 2 * error;
-    return moved != value ? moved : nextafter(value, sign * INFINITY);
-}
 
 static void judge(struct judgement *j, enum ref_tensor tensor, double value, const arb_t exact, double error)
 {
@@ -110,7 +45,7 @@ static void judge(struct judgement *j, enum ref_tensor tensor, double value, con
     if (!(share <= 1)) ++t->wrong;
     if (!(share <= t->share)) t->share = share;
     for (int sign = -1; sign <= 1; sign += 2)
-        if (ball_share(mutant(value, error, sign), exact, error) <= 1) ++t->accepted_mutants;
+        if (ball_share(judge_mutant(value, error, sign), exact, error) <= 1) ++t->accepted_mutants;
 }
 
 
@@ -119,20 +54,11 @@ static void judge(struct judgement *j, enum ref_tensor tensor, double value, con
 struct evaluation {
     const struct attest_problem *p, *definition;
     const struct attest_backward_args *a;
-    const struct oracle *oracle;
+    const struct judge_oracle *oracle;
     slong bits;
     arb_ptr sums[REF_NUM_TENSORS]; /* of dk, dv, dbias, dsink */
     struct judgement *judgement;
 };
-
-static int64_t dbias_index(const struct attest_problem *p, const struct ball_row *row, int64_t c)
-{
-    const struct attest_score_tensor *t = &p->dbias;
-    int64_t index = t->batch ? row->b : 0;
-    index = t->head ? index * p->num_heads_q + row->h : index;
-    index = t->seqlen_q ? index * p->seqlen_q + row->r : index;
-    return t->seqlen_k ? index * p->seqlen_k + c : index;
-}
 
 static void add_row(const struct evaluation *e, const struct ball_row *row, int64_t first_k)
 {
@@ -145,7 +71,7 @@ static void add_row(const struct evaluation *e, const struct ball_row *row, int6
         for (int64_t x = 0; x < p->head_dim_v; ++x)
             ball_add_dv(p, e->a, row, c, x, e->bits, e->sums[REF_DV] + key * p->head_dim_v + x);
         if (e->p->dbias.dtype != ATTEST_ABSENT && row->visible[c]) {
-            arb_ptr sum = e->sums[REF_DBIAS] + dbias_index(e->p, row, c);
+            arb_ptr sum = e->sums[REF_DBIAS] + judge_dbias_index(e->p, row->b, row->h, row->r, c);
             arb_add(sum, sum, row->dx + c, e->bits);
         }
     }
@@ -235,16 +161,17 @@ static void judge_sequence(const struct evaluation *e, int64_t b)
 static void evaluate(struct evaluation *e)
 {
     *e->judgement = (struct judgement){.all_small = true};
-    for (int t = REF_DK; t < REF_NUM_TENSORS; ++t) e->sums[t] = _arb_vec_init(tensor_size(e->p, t));
+    for (int t = REF_DK; t < REF_NUM_TENSORS; ++t) e->sums[t] = _arb_vec_init(judge_tensor_size(e->p, t));
     for (int64_t b = 0; b < e->p->batch; ++b) judge_sequence(e, b);
     for (int t = REF_DBIAS; t <= REF_DSINK; ++t)
-        for (int64_t i = 0; i < tensor_size(e->p, t); ++i) judge_one(e, t, i, e->sums[t] + i);
+        for (int64_t i = 0; i < judge_tensor_size(e->p, t); ++i) judge_one(e, t, i, e->sums[t] + i);
     judge_no_sequence(e);
-    for (int t = REF_DK; t < REF_NUM_TENSORS; ++t) _arb_vec_clear(e->sums[t], tensor_size(e->p, t));
+    for (int t = REF_DK; t < REF_NUM_TENSORS; ++t) _arb_vec_clear(e->sums[t], judge_tensor_size(e->p, t));
 }
 
-static void judge_case(const struct attest_problem *p, const struct attest_problem *definition,
-                       const struct attest_backward_args *a, const struct oracle *oracle, struct judgement *judgement)
+static void judge_whole(const struct attest_problem *p, const struct attest_problem *definition,
+                        const struct attest_backward_args *a, const struct judge_oracle *oracle,
+                        struct judgement *judgement)
 {
     struct evaluation e = {p, definition, a, oracle, FIRST_BITS, {0}, judgement};
     for (evaluate(&e); !judgement->all_small && e.bits < LAST_BITS; evaluate(&e)) e.bits *= 2;
@@ -281,19 +208,13 @@ static void report(const char *name, const struct tally *total)
 
 enum { SMALL_CASES = 2000, LONG_CASES = 20 };
 
-static void judge_random_case(enum judge_family family, enum judge_size size, uint64_t seed, struct tally *total)
+static void judge_one_case(enum judge_family family, enum judge_size size, uint64_t seed, struct tally *total)
 {
     struct judge_case c;
-    struct oracle oracle;
+    struct judge_oracle oracle;
     struct judgement judgement;
-    judge_case_init(&c, family, size, seed);
-    oracle_init(&oracle, &c.problem, &c.args);
-    if (seed % 4 == 0) { /* the backward pass of a part of a larger key set */
-        judge_case_externalise(&c, oracle.value[REF_LSE], oracle.delta, seed);
-        oracle_clear(&oracle);
-        oracle_init(&oracle, &c.problem, &c.args);
-    }
-    judge_case(&c.problem, &c.problem, &c.args, &oracle, &judgement);
+    judge_random_case(&c, &oracle, family, size, seed);
+    judge_whole(&c.problem, &c.problem, &c.args, &oracle, &judgement);
     cr_expect(judgement.all_small, "%s, seed %llu: balls stay too wide", judge_family_names[family],
               (unsigned long long)seed);
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
@@ -301,7 +222,7 @@ static void judge_random_case(enum judge_family family, enum judge_size size, ui
                      ref_tensor_names[t], (unsigned long long)seed, (long long)judgement.tally[t].wrong,
                      (long long)judgement.tally[t].count);
     add_tallies(total, &judgement);
-    oracle_clear(&oracle);
+    judge_oracle_clear(&oracle);
     judge_case_clear(&c);
 }
 
@@ -315,8 +236,8 @@ ParameterizedTestParameters(arb, every_number_is_within_the_stated_error)
 ParameterizedTest(int *family, arb, every_number_is_within_the_stated_error)
 {
     struct tally total[REF_NUM_TENSORS] = {{0}};
-    for (uint64_t seed = 0; seed < SMALL_CASES; ++seed) judge_random_case(*family, JUDGE_SMALL, seed, total);
-    for (uint64_t seed = 1; seed <= LONG_CASES; ++seed) judge_random_case(*family, JUDGE_LONG, seed, total);
+    for (uint64_t seed = 0; seed < SMALL_CASES; ++seed) judge_one_case(*family, JUDGE_SMALL, seed, total);
+    for (uint64_t seed = 1; seed <= LONG_CASES; ++seed) judge_one_case(*family, JUDGE_LONG, seed, total);
     report(judge_family_names[*family], total);
 }
 
@@ -331,7 +252,7 @@ static void judge_recorded(const struct tensor_file *file, int64_t h, int64_t fi
     const struct attest_tensor packed = {.dtype = ATTEST_FP32, .seqlen = head_dim};
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
-    struct oracle oracle;
+    struct judge_oracle oracle;
     struct judgement judgement;
     p.device = ATTEST_REFERENCE;
     p.batch = p.num_heads_q = p.num_heads_kv = 1;
@@ -347,11 +268,11 @@ static void judge_recorded(const struct tensor_file *file, int64_t h, int64_t fi
     a.forward.k = at_k + h * head_dim;
     a.forward.v = at_v + h * head_dim;
     a.dout = at_dout + first * row + h * head_dim;
-    oracle_init(&oracle, &p, &a);
-    judge_case(&p, &p, &a, &oracle, &judgement);
+    judge_oracle_init(&oracle, &p, &a);
+    judge_whole(&p, &p, &a, &oracle, &judgement);
     cr_expect(judgement.all_small, "head %lld: balls stay too wide", (long long)h);
     add_tallies(total, &judgement);
-    oracle_clear(&oracle);
+    judge_oracle_clear(&oracle);
 }
 
 Test(arb, every_number_of_a_recorded_layer_is_within_the_stated_error)
@@ -359,8 +280,8 @@ Test(arb, every_number_of_a_recorded_layer_is_within_the_stated_error)
     struct tally total[REF_NUM_TENSORS] = {{0}};
     struct tensor_file *file;
     char sentence[200];
-    const int status = tensor_file_open("reference/audit/demo/gpt-layer01.safetensors", &file, sentence, sizeof sentence);
-    cr_assert_eq(status, 0, "%s", sentence);
+    const char *const path = "reference/audit/demo/gpt-layer01.safetensors";
+    cr_assert_eq(tensor_file_open(path, &file, sentence, sizeof sentence), 0, "%s", sentence);
     judge_recorded(file, 0, 0, 64, total);
     judge_recorded(file, 3, 480, 32, total);
     judge_recorded(file, 7, 255, 8, total);
@@ -402,25 +323,19 @@ Test(arb, a_wrong_definition_is_rejected)
     int tried[NUM_CHANGES] = {0}, rejected[NUM_CHANGES] = {0};
     for (uint64_t seed = 0; seed < 100; ++seed) {
         struct judge_case c;
-        struct oracle oracle;
+        struct judge_oracle oracle;
         struct judgement judgement;
-        judge_case_init(&c, JUDGE_NORMAL, JUDGE_SMALL, seed);
-        oracle_init(&oracle, &c.problem, &c.args);
-        if (seed % 4 == 0) {
-            judge_case_externalise(&c, oracle.value[REF_LSE], oracle.delta, seed);
-            oracle_clear(&oracle);
-            oracle_init(&oracle, &c.problem, &c.args);
-        }
+        judge_random_case(&c, &oracle, JUDGE_NORMAL, JUDGE_SMALL, seed);
         for (int what = 0; what < NUM_CHANGES; ++what) {
             struct attest_problem definition = c.problem;
             if (!change(&definition, &c.args, what)) continue;
-            judge_case(&c.problem, &definition, &c.args, &oracle, &judgement);
+            judge_whole(&c.problem, &definition, &c.args, &oracle, &judgement);
             int64_t wrong = 0;
             for (int t = 0; t < REF_NUM_TENSORS; ++t) wrong += judgement.tally[t].wrong;
             ++tried[what];
             rejected[what] += wrong > 0;
         }
-        oracle_clear(&oracle);
+        judge_oracle_clear(&oracle);
         judge_case_clear(&c);
     }
     for (int what = 0; what < NUM_CHANGES; ++what) {
