@@ -23,9 +23,9 @@ static void judge_all(const struct options *options, struct audit *audit)
     for (int i = 0; i < audit->num_answers; ++i) {
         answer_place(audit->problem, &audit->answers[i]);
         judge_answer(all, audit, &audit->answers[i], &audit->judgements[i]);
+        progress_end(all);
         if (audit->answers[i].error != NULL) fprintf(stderr, "audit: %s\n", audit->answers[i].error);
     }
-    progress_end(all);
 }
 
 static int write_reports(const struct options *options, const struct audit *audit)

@@ -19,7 +19,8 @@ static void expect_text(const char *text, const char *part)
 static void expect_run(int want, const char *arguments)
 {
     const int got = run_audit(arguments);
-    cr_expect_eq(got, want, "%s: exit status %d, expected %d: %s%s", arguments, got, want, audit_stdout(), audit_stderr());
+    cr_expect_eq(got, want, "%s: exit status %d, expected %d: %s%s", arguments, got, want, audit_stdout(),
+                 audit_stderr());
 }
 
 static struct tensor tensor_of(const char *name, int32_t dtype, int ndim, const int64_t *shape, const void *data)
@@ -71,10 +72,16 @@ Test(malformed, extra_inputs_of_wrong_shape_are_refused)
         int ndim;
         int32_t dtype;
     } cases[] = {
-        {"dout", {8, 2, 15}, 3, ATTEST_BF16},    {"do", {7, 2, 16}, 3, ATTEST_BF16}, {"dout", {8, 2, 16}, 3, TENSOR_INT32},
-        {"dlse", {3, 8}, 2, ATTEST_FP32},        {"bias", {2, 3, 8}, 3, ATTEST_FP32}, {"mask", {9}, 1, ATTEST_UINT8},
-        {"sink", {3}, 1, ATTEST_FP32},           {"sink", {2}, 1, ATTEST_BF16},
-        {"alibi_slopes", {1, 2}, 2, ATTEST_FP32}, {"mask", {8, 8}, 2, ATTEST_FP32},
+        {"dout", {8, 2, 15}, 3, ATTEST_BF16},
+        {"do", {7, 2, 16}, 3, ATTEST_BF16},
+        {"dout", {8, 2, 16}, 3, TENSOR_INT32},
+        {"dlse", {3, 8}, 2, ATTEST_FP32},
+        {"bias", {2, 3, 8}, 3, ATTEST_FP32},
+        {"mask", {9}, 1, ATTEST_UINT8},
+        {"sink", {3}, 1, ATTEST_FP32},
+        {"sink", {2}, 1, ATTEST_BF16},
+        {"alibi_slopes", {1, 2}, 2, ATTEST_FP32},
+        {"mask", {8, 8}, 2, ATTEST_FP32},
     };
     static const double zeros[1 << 12];
     const int64_t shape[] = {8, 2, 16};
@@ -133,7 +140,8 @@ static void *transposed(const void *data, int64_t rows, int64_t heads, int64_t d
     uint16_t *out = allocate((size_t)(rows * heads * dim), sizeof *out);
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t h = 0; h < heads; ++h)
-            memcpy(out + (h * rows + r) * dim, (const uint16_t *)data + (r * heads + h) * dim, (size_t)dim * sizeof *out);
+            memcpy(out + (h * rows + r) * dim, (const uint16_t *)data + (r * heads + h) * dim,
+                   (size_t)dim * sizeof *out);
     return out;
 }
 
@@ -175,6 +183,20 @@ Test(layout, every_order_of_axes_is_guessed_from_shapes_and_lse)
     fixture_free(&f);
 }
 
+Test(layout, lse_decides_before_the_smaller_number)
+{
+    struct fixture f = fixture_new(2, 2, 8, 8); /* fewer rows than heads */
+    fixture_make(&f);
+    fixture_write_inputs(&f, "in.st");
+    fixture_write_results(&f, "x.st", all_names);
+    expect_run(0, "in.st x.st");
+    expect_text(audit_stdout(), "layout shd (a returned lse has that order)");
+    fixture_write_results(&f, "x.st", "o,dq"); /* without it the guess is wrong, and said */
+    expect_run(1, "in.st x.st");
+    expect_text(audit_stdout(), "layout hsd (guessed: fewer heads than rows)");
+    fixture_free(&f);
+}
+
 Test(layout, lse_of_rows_before_heads_is_read_too)
 {
     struct fixture f = fixture_new(8, 8, 2, 1);
@@ -200,7 +222,8 @@ static void write_npy(const char *path, const char *shape, const void *data, siz
     cr_assert_not_null(out);
     char header[118];
     memset(header, ' ', sizeof header);
-    const int length = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
+    const int length =
+        snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
     header[length] = ' ';
     header[sizeof header - 1] = '\n';
     fwrite("\x93NUMPY\x01\x00\x76\x00", 1, 10, out);
@@ -224,8 +247,11 @@ Test(format, npy_files_and_folders_of_them)
     }
     write_npy("lse.npy", "(2, 8)", f.lse, 16 * sizeof(float));
     run_in_folder("cp q.npy k.npy v.npy do.npy inputs; cp o.npy lse.npy dq.npy results");
-    expect_run(0, "--scale=.25 --recipe=fp32 --json a.json q.npy k.npy v.npy do.npy mine=o.npy mine=lse.npy mine=dq.npy");
+    expect_run(0,
+               "--scale=.25 --recipe=fp32 --json a.json q.npy k.npy v.npy do.npy mine=o.npy mine=lse.npy mine=dq.npy");
     expect_text(audit_stdout(), "3 tensors of 1 implementations: 3 PASS");
+    expect_run(2, "--scale=.25 q.npy k.npy v.npy o.npy v.npy"); /* after a result, v.npy is one too */
+    expect_text(audit_stderr(), "'v' holds none of o, lse, dq, dk, dv");
     expect_run(0, "--scale=.25 --recipe=fp32 inputs/ results/");
     expect_text(audit_stdout(), "results        dq");
     expect_run(0, "--scale=.25 --recipe=fp32 inputs ./o.npy");
@@ -249,13 +275,15 @@ Test(format, bias_mask_sink_slopes_and_dlse_are_part_of_the_problem)
     f.args.forward.bias = bias, f.args.forward.mask = mask, f.args.forward.sink = sink, f.args.dlse = dlse;
     fixture_answer(&f);
     fixture_write_results(&f, "x.st", all_names);
-    const struct tensor tensors[] = {
-        tensor_of("q", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.q), tensor_of("k", ATTEST_BF16, 3, (int64_t[]){6, 1, 16}, f.k),
-        tensor_of("v", ATTEST_BF16, 3, (int64_t[]){6, 1, 16}, f.v),
-        tensor_of("do", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.dout),
-        tensor_of("bias", ATTEST_FP32, 3, (int64_t[]){2, 8, 6}, bias), tensor_of("mask", ATTEST_UINT8, 2, (int64_t[]){1, 6}, mask),
-        tensor_of("sink", ATTEST_FP32, 1, (int64_t[]){2}, sink), tensor_of("dlse", ATTEST_FP32, 2, (int64_t[]){2, 8}, dlse),
-        tensor_of("alibi_slopes", ATTEST_FP32, 1, (int64_t[]){2}, f.slopes)};
+    const struct tensor tensors[] = {tensor_of("q", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.q),
+                                     tensor_of("k", ATTEST_BF16, 3, (int64_t[]){6, 1, 16}, f.k),
+                                     tensor_of("v", ATTEST_BF16, 3, (int64_t[]){6, 1, 16}, f.v),
+                                     tensor_of("do", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.dout),
+                                     tensor_of("bias", ATTEST_FP32, 3, (int64_t[]){2, 8, 6}, bias),
+                                     tensor_of("mask", ATTEST_UINT8, 2, (int64_t[]){1, 6}, mask),
+                                     tensor_of("sink", ATTEST_FP32, 1, (int64_t[]){2}, sink),
+                                     tensor_of("dlse", ATTEST_FP32, 2, (int64_t[]){2, 8}, dlse),
+                                     tensor_of("alibi_slopes", ATTEST_FP32, 1, (int64_t[]){2}, f.slopes)};
     fixture_write_tensors("in.st", tensors, 9);
     expect_run(0, "in.st x.st --scale=.25");
     fixture_write_tensors("in.st", tensors, 8); /* without slopes the same answer is wrong */
@@ -297,16 +325,19 @@ Test(report, json_says_everything)
     cr_expect_eq(json_integer_value(json_object_get(root, "version")), 1);
     cr_expect_eq(json_integer_value(json_object_get(root, "exit_status")), 0);
     static const char *const top[] = {"environment", "options", "inputs", "problem", "statistical", "implementations"};
-    for (size_t i = 0; i < sizeof top / sizeof *top; ++i) cr_expect_not_null(json_object_get(root, top[i]), "%s", top[i]);
-    static const char *const numbers[] = {"count", "max_error", "rmse", "relative_error", "mean_error", "share", "index", "got",
-                                          "want", "bound", "rms_ratio", "mean_ratio", "nan_count", "overflow_count",
-                                          "rms_bound", "rms_oracle", "verdict"};
+    for (size_t i = 0; i < sizeof top / sizeof *top; ++i)
+        cr_expect_not_null(json_object_get(root, top[i]), "%s", top[i]);
+    static const char *const numbers[] = {"count",      "max_error",  "rmse",      "relative_error", "mean_error",
+                                          "share",      "index",      "got",       "want",           "bound",
+                                          "rms_ratio",  "mean_ratio", "nan_count", "overflow_count", "rms_bound",
+                                          "rms_oracle", "verdict"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
         cr_expect_not_null(json_object_get(json_of_tensor(root, 1, "dk"), numbers[i]), "%s", numbers[i]);
     cr_expect_eq(json_integer_value(json_object_get(json_of_tensor(root, 0, "dk"), "count")), 8 * 16);
     json_t *odd = json_array_get(json_object_get(root, "implementations"), 1);
     cr_expect_str_eq(json_string_value(json_object_get(odd, "name")), "odd \"<&> name");
-    cr_expect_eq(json_object_size(json_object_get(json_object_get(json_object_get(odd, "tensors"), "o"), "recipes")), 5);
+    cr_expect_eq(json_object_size(json_object_get(json_object_get(json_object_get(odd, "tensors"), "o"), "recipes")),
+                 5);
     json_decref(root);
     fixture_free(&f);
 }
@@ -322,10 +353,11 @@ Test(report, junit_is_well_formed_and_counts)
     run_in_folder("printf '\\377\\1bad' >z");
     expect_run(2, "in.st x.st 'a<b>\"&c=y.st' \"$(printf 'nul\\377\\001')=z\" --junit a.xml");
     cr_expect_eq(run_in_folder("xmllint --noout a.xml"), 0);
-    static const char *const counts[][2] = {{"count(//testsuite)", "3"},       {"count(//testcase)", "8"},
-                                            {"count(//failure)", "1"},         {"count(//error)", "1"},
-                                            {"sum(//testsuite/@tests)", "8"},  {"sum(//testsuite/@failures)", "1"},
-                                            {"sum(//testsuite/@errors)", "1"}, {"count(//testcase[@name=\"dv\"])", "1"}};
+    static const char *const counts[][2] = {
+        {"count(//testsuite)", "3"},       {"count(//testcase)", "8"},
+        {"count(//failure)", "1"},         {"count(//error)", "1"},
+        {"sum(//testsuite/@tests)", "8"},  {"sum(//testsuite/@failures)", "1"},
+        {"sum(//testsuite/@errors)", "1"}, {"count(//testcase[@name=\"dv\"])", "1"}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
         char *command = sentence("test \"$(xmllint --xpath '%s' a.xml)\" = %s", counts[i][0], counts[i][1]);
         cr_expect_eq(run_in_folder(command), 0, "%s", command);

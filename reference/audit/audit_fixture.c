@@ -269,8 +269,8 @@ int run_in_folder(const char *command)
 int run_audit(const char *arguments)
 {
     const char *binary = getenv("AUDIT");
-    char *command = sentence("'%s' %s >stdout 2>stderr", binary != NULL ? binary : project_path("reference/audit/audit"),
-                             arguments);
+    char *command = sentence("'%s' %s >stdout 2>stderr",
+                             binary != NULL ? binary : project_path("reference/audit/audit"), arguments);
     const int status = run_in_folder(command);
     free(command);
     return status;

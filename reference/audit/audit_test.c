@@ -30,7 +30,8 @@ static void expect_verdicts(const char *want)
     static const char *const names[] = {"o", "lse", "dq", "dk", "dv"};
     json_t *root = audit_json();
     char got[128] = "";
-    for (int i = 0; i < 5; ++i) snprintf(got + strlen(got), sizeof got - strlen(got), "%s ", verdict_in(root, 0, names[i]));
+    for (int i = 0; i < 5; ++i)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s ", verdict_in(root, 0, names[i]));
     cr_expect_str_eq(got, want, "%s", audit_stdout());
     json_decref(root);
 }
@@ -46,6 +47,9 @@ static struct fixture written(struct fixture f, const char *names)
 
 Test(usage, no_arguments_or_wrong_ones_are_status_2)
 {
+    struct fixture f = fixture_new(8, 8, 2, 1);
+    fixture_make(&f);
+    written(f, all_names);
     static const char *const wrong[] = {"", "in.st", "--nonsense in.st x.st", "--recipe=exact in.st x.st",
                                         "--threads=0 in.st x.st", "--threads=many in.st x.st"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
@@ -56,6 +60,7 @@ Test(usage, no_arguments_or_wrong_ones_are_status_2)
     expect_text(audit_stdout(), "Usage: ");
     cr_expect_eq(run_audit("--version"), 0);
     expect_text(audit_stdout(), "attest audit 0.1.0");
+    fixture_free(&f);
 }
 
 Test(usage, a_setting_that_makes_no_sense_is_one_sentence_and_status_2)
@@ -72,6 +77,7 @@ Test(usage, a_setting_that_makes_no_sense_is_one_sentence_and_status_2)
         {"--causal=middle", "causal is 'middle'"},
         {"--window=3", "window is '3'"},
         {"--window=3,4,5", "window is '3,4,5'"},
+        {"--window='3;4'", "window is '3;4'"},
         {"--window=1,99999999999999999999", "window is"},
         {"--causal --window=1,2", "causal asks for RIGHT = 0"},
         {"--diag=left", "diag is 'left'"},
@@ -121,10 +127,16 @@ Test(verdict, one_wrong_number_is_found_where_it_is)
     static const json_int_t want[4] = {0, 17, 3, 5};
     for (size_t i = 0; i < 4; ++i) cr_expect_eq(json_integer_value(json_array_get(at, i)), want[i]);
     cr_expect(json_real_value(json_object_get(report, "share")) > 1);
-    const double got = json_real_value(json_object_get(report, "got")), oracle = json_real_value(json_object_get(report, "want"));
+    const double got = json_real_value(json_object_get(report, "got")),
+                 oracle = json_real_value(json_object_get(report, "want"));
     cr_expect(fabs(got - oracle - 0.25) < 0.02, "%g %g", got, oracle);
     expect_text(audit_stdout(), "0,17,3,5");
     json_decref(root);
+    ((float *)f.lse)[9] += 1; /* explained by no convention, so none is named */
+    written(f, all_names);
+    expect_exit(1, "");
+    expect_verdicts("FAIL FAIL PASS PASS PASS ");
+    cr_expect_null(strstr(audit_stdout(), "of 'x' is"), "%s", audit_stdout());
     fixture_free(&f);
 }
 
@@ -198,7 +210,8 @@ Test(verdict, gradients_without_dout_are_unsupported)
     const char *const names[] = {"q", "k", "v"};
     void *const data[] = {f.q, f.k, f.v};
     for (int i = 0; i < 3; ++i)
-        tensors[i] = (struct tensor){.name = names[i], .dtype = ATTEST_BF16, .ndim = 3, .shape = {8, 1, 16}, .data = data[i]};
+        tensors[i] =
+            (struct tensor){.name = names[i], .dtype = ATTEST_BF16, .ndim = 3, .shape = {8, 1, 16}, .data = data[i]};
     fixture_write_tensors("in.st", tensors, 3);
     fixture_write_results(&f, "x.st", all_names);
     expect_exit(2, "--scale 0.25");
@@ -244,8 +257,9 @@ Test(verdict, a_wrong_shape_is_an_error_of_that_implementation_alone)
 
 Test(verdict, both_recipes_are_seen_on_inputs_of_mean_4)
 {
-    char *arguments = sentence("--json a.json --recipe=fp32 %1$s.safetensors %1$s.fa2.safetensors %1$s.math.safetensors",
-                               project_path("reference/audit/demo/mean"));
+    char *arguments =
+        sentence("--json a.json --recipe=fp32 %1$s.safetensors %1$s.fa2.safetensors %1$s.math.safetensors",
+                 project_path("reference/audit/demo/mean"));
     cr_expect_eq(run_audit(arguments), 1);
     json_t *root = audit_json();
     cr_expect_str_eq(verdict_in(root, 0, "dq"), "FAIL");
@@ -253,7 +267,8 @@ Test(verdict, both_recipes_are_seen_on_inputs_of_mean_4)
     cr_expect(json_real_value(json_object_get(json_of_tensor(root, 0, "dq"), "relative_error")) > 0.2);
     json_decref(root);
     free(arguments);
-    arguments = sentence("--json a.json %1$s.safetensors %1$s.fa2.safetensors", project_path("reference/audit/demo/mean"));
+    arguments =
+        sentence("--json a.json %1$s.safetensors %1$s.fa2.safetensors", project_path("reference/audit/demo/mean"));
     run_audit(arguments);
     root = audit_json();
     cr_expect(json_real_value(json_object_get(json_of_tensor(root, 0, "dq"), "share")) <= 1);
@@ -375,6 +390,30 @@ Test(convention, alibi_otherwise)
         free(strict);
         fixture_free(&f);
     }
+}
+
+Test(convention, alibi_otherwise_beside_a_bias)
+{
+    struct fixture f = fixture_new(6, 6, 2, 1);
+    fixture_make(&f);
+    float bias[36], both[2 * 36];
+    for (int i = 0; i < 36; ++i) bias[i] = i % 5 == 0 ? -INFINITY : (float)(i % 4) - 1;
+    for (int i = 0; i < 72; ++i) both[i] = bias[i % 36] + f.slopes[i / 36] * (float)(i % 6); /* slope * j */
+    f.problem.bias = (struct attest_score_tensor){.dtype = ATTEST_FP32, .head = 36, .seqlen_q = 6, .seqlen_k = 1};
+    f.args.forward.bias = both;
+    fixture_answer(&f);
+    fixture_write_results(&f, "x.st", "o,lse,dq");
+    const struct tensor tensors[] = {
+        {.name = "q", .dtype = ATTEST_BF16, .ndim = 3, .shape = {6, 2, 16}, .data = f.q},
+        {.name = "k", .dtype = ATTEST_BF16, .ndim = 3, .shape = {6, 1, 16}, .data = f.k},
+        {.name = "v", .dtype = ATTEST_BF16, .ndim = 3, .shape = {6, 1, 16}, .data = f.v},
+        {.name = "do", .dtype = ATTEST_BF16, .ndim = 3, .shape = {6, 2, 16}, .data = f.dout},
+        {.name = "bias", .dtype = ATTEST_FP32, .ndim = 2, .shape = {6, 6}, .data = bias},
+    };
+    fixture_write_tensors("in.st", tensors, 5);
+    expect_exit(0, "--scale=.25 --alibi=.5,.25");
+    expect_text(audit_stdout(), "t + slope j instead");
+    fixture_free(&f);
 }
 
 Test(convention, alibi_by_columns_leaves_gradients_judged)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The page in headless Chromium: its script runs without an error, draws every table row and picture, and fetches nothing.
+# The page in headless Chromium: its script runs without an error and draws every table row and picture.
 # usage: browser_test.sh AUDIT DEMO_FOLDER
 set -eu
 audit=$PWD/$1

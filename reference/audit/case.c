@@ -141,7 +141,8 @@ static char *guess_layout(struct audit_case *c, const struct answer *answers, in
                                   q->ndim == 3 ? "shd, hsd" : "bshd, bhsd");
     c->layout = a ? rows_first : heads_first;
     if (a && b) {
-        const bool lse_a = lse_agrees(c, rows_first, answers, count), lse_b = lse_agrees(c, heads_first, answers, count);
+        const bool lse_a = lse_agrees(c, rows_first, answers, count),
+                   lse_b = lse_agrees(c, heads_first, answers, count);
         struct extent e;
         case_extent(q, rows_first, &e);
         if (lse_a != lse_b) c->layout = lse_a ? rows_first : heads_first;
@@ -177,7 +178,8 @@ static char *wrong_shape(const struct tensor *t, const char *expected)
 static char *wrong_dtype(const struct tensor *t)
 {
     if (ref_format(t->dtype) != NULL) return NULL;
-    return sentence("%s is %s; inputs are fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2", t->name, tensor_dtype_name(t->dtype));
+    return sentence("%s is %s; inputs are fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2", t->name,
+                    tensor_dtype_name(t->dtype));
 }
 
 static char *find_qkv(const struct audit_case *c)
@@ -309,8 +311,9 @@ static void note_not_finite(struct audit_case *c, const char *name)
         infinite += isinf(x) != 0;
     }
     if (nan + infinite > 0)
-        note(&c->notes, "%s holds %lld NaN and %lld infinities: results that see them must be what IEEE arithmetic gives",
-             name, (long long)nan, (long long)infinite);
+        note(&c->notes,
+             "%s holds %lld NaN and %lld infinities: results that see them must be what IEEE arithmetic gives", name,
+             (long long)nan, (long long)infinite);
 }
 
 char *case_check(const struct attest_problem *p, enum attest_status *status)

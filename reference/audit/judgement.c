@@ -28,8 +28,8 @@ static struct ref_bound widened(const struct ref_bound *b, const double *oracle,
 }
 
 /* The rewritten problem of an ALiBi form has the outputs' layout of the answer: only the scores differ. */
-static void judge_tensor(const struct evaluation *e, enum ref_tensor which, const void *got, int recipe, bool statistical,
-                         const struct convention *c, struct ref_report *report)
+static void judge_tensor(const struct evaluation *e, enum ref_tensor which, const void *got, int recipe,
+                         bool statistical, const struct convention *c, struct ref_report *report)
 {
     const struct attest_forward_args *a = &e->args.forward;
     struct ref_bound bound = e->bounds[recipe][which];
@@ -76,7 +76,8 @@ static bool judge_by(struct evaluations *all, const struct audit *audit, const s
         judged->got = t == REF_LSE && j->lse != NULL ? j->lse : a->got[t];
         judged->verdict = VERDICT_UNSUPPORTED;
         if (judged->reason != NULL) continue;
-        judge_tensor(e, (enum ref_tensor)t, judged->got, recipe, audit->problem->statistical, c, &judged->reports[recipe]);
+        judge_tensor(e, (enum ref_tensor)t, judged->got, recipe, audit->problem->statistical, c,
+                     &judged->reports[recipe]);
         judged->verdict = verdict_of(judged->reports[recipe].verdict);
     }
     return true;
@@ -96,7 +97,8 @@ static struct convention infer(struct evaluations *all, const struct audit *audi
     int fewest = not_passing(j);
     for (int deviations = 1; deviations <= 4 && fewest > 0; ++deviations) {
         for (int number = 0; number < CONVENTION_COUNT && fewest > 0; ++number) {
-            if (!convention_number(&j->answer->problem, number, &c) || convention_deviations(&c) != deviations) continue;
+            if (!convention_number(&j->answer->problem, number, &c) || convention_deviations(&c) != deviations)
+                continue;
             if ((c.lse_base2 || c.lse_plus_inf) && j->answer->got[REF_LSE] == NULL) continue;
             if (!judge_by(all, audit, &c, audit->recipe, j) || not_passing(j) >= fewest) continue;
             fewest = not_passing(j);

@@ -14,7 +14,7 @@ struct judged_tensor {
     bool present;                           /* returned, or part of what ERROR and UNSUPPORTED are about */
     enum verdict verdict;                   /* by the recipe that was asked for */
     const char *reason;                     /* of UNSUPPORTED and ERROR, else NULL */
-    const void *got;                        /* as judged: converted where the convention says so; NULL without a report */
+    const void *got; /* as judged: converted where the convention says so; NULL without a report */
     struct ref_report reports[MAX_RECIPES]; /* of every recipe */
 };
 

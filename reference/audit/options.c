@@ -20,13 +20,13 @@ const char *const setting_names[SETTING_NUM] = {"softmax_scale", "causal", "wind
 
 static const char doc[] =
     "Judges what attention implementations returned against a double-precision oracle with proven error bounds."
-    "\vINPUTS is a safetensors file, a folder of .npy files or several .npy files that hold q, k, v and, for gradients, "
-    "dout (or do); optionally bias, mask, sink, alibi_slopes and dlse. Each RESULTS is what one implementation returned: "
-    "any of o, lse, dq, dk, dv, in a safetensors file, a folder or .npy files; several of one NAME= are one "
-    "implementation. Where no option describes the problem, the inputs' metadata does.\n"
+    "\vINPUTS is a safetensors file, a folder of .npy files or several .npy files that hold q, k, v and, for "
+    "gradients, dout (or do); optionally bias, mask, sink, alibi_slopes and dlse. Each RESULTS is what one "
+    "implementation returned: any of o, lse, dq, dk, dv, in a safetensors file, a folder or .npy files; several of "
+    "one NAME= are one implementation. Where no option describes the problem, the inputs' metadata does.\n"
     "\n"
-    "Exit status: 0 every tensor passes; 1 some number is not proven right (FAIL, OVERFLOW, VACUOUS); 2 wrong usage, an "
-    "unreadable file, or something that could not be judged (ERROR, UNSUPPORTED).";
+    "Exit status: 0 every tensor passes; 1 some number is not proven right (FAIL, OVERFLOW, VACUOUS); 2 wrong "
+    "usage, an unreadable file, or something that could not be judged (ERROR, UNSUPPORTED).";
 
 /* Keys of the settings are KEY_SETTING + enum setting. */
 enum { KEY_SETTING = 256, KEY_RECIPE = KEY_SETTING + SETTING_NUM, KEY_STRICT, KEY_THREADS, KEY_JSON, KEY_JUNIT,
@@ -42,12 +42,15 @@ static const struct argp_option argp_options[] = {
     {"diag", KEY_SETTING + SETTING_DIAG, "KIND", 0,
      "top-left, bottom-right or a number: query i sits on key i + diag", 0},
     {"softcap", KEY_SETTING + SETTING_SOFTCAP, "X", 0, "Scores are X tanh(s / X)", 0},
-    {"alibi", KEY_SETTING + SETTING_ALIBI, "SLOPES|auto", 0, "A slope for each head, commas between; auto: the usual ones", 0},
-    {"layout", KEY_SETTING + SETTING_LAYOUT, "LAYOUT", 0, "shd, hsd, bshd or bhsd; default: guessed from the shapes", 0},
+    {"alibi", KEY_SETTING + SETTING_ALIBI, "SLOPES|auto", 0,
+     "A slope for each head, commas between; auto: the usual ones", 0},
+    {"layout", KEY_SETTING + SETTING_LAYOUT, "LAYOUT", 0,
+     "shd, hsd, bshd or bhsd; default: guessed from the shapes", 0},
     {0, 0, 0, 0, "The verdict:", 2},
     {"recipe", KEY_RECIPE, "NAME", 0, "Whose bound gives the verdict: fp32, mixed, flash (default), ampere, hopper", 0},
-    {"family", KEY_SETTING + SETTING_FAMILY, "NAME", 0, "Of the inputs; normal, outlier, mean and recorded (default) "
-     "are judged by root mean square and mean signed error too", 0},
+    {"family", KEY_SETTING + SETTING_FAMILY, "NAME", 0,
+     "Of the inputs; normal, outlier, mean and recorded (default) are judged by root mean square and mean signed "
+     "error too", 0},
     {"strict", KEY_STRICT, 0, 0, "Judge by the stated conventions only, infer none", 0},
     {0, 0, 0, 0, "Output:", 3},
     {"json", KEY_JSON, "FILE", 0, "Everything, as JSON", 0},

@@ -114,8 +114,8 @@ static json_t *json_tensor(const struct audit *audit, const struct judged_tensor
     for (int r = 0; r < recipe_count() && t->reason == NULL; ++r)
         json_object_set_new(recipes, ref_recipes[r].name, json_report(&t->reports[r]));
     char *message = report_message(audit, t);
-    json_t *tensor = json_pack("{s:s, s:o, s:o}", "verdict", verdict_names[t->verdict], "message", report_string(message), "recipes",
-                               recipes);
+    json_t *tensor = json_pack("{s:s, s:o, s:o}", "verdict", verdict_names[t->verdict], "message",
+                               report_string(message), "recipes", recipes);
     free(message);
     return tensor;
 }

@@ -60,8 +60,8 @@ static void print_row(const struct audit *audit, const struct judged_tensor *t, 
 
 static void print_verdicts(const struct audit *audit, int width, FILE *out)
 {
-    fprintf(out, "%-*s %-4s %9s %9s %9s %10s %9s %14s %10s %10s %6s %4s  %s\n", width, "implementation", "", "max error",
-            "RMSE", "relative", "mean", "share", "b,row,head,x", "got", "want", "stat", "NaN", "verdict");
+    fprintf(out, "%-*s %-4s %9s %9s %9s %10s %9s %14s %10s %10s %6s %4s  %s\n", width, "implementation", "",
+            "max error", "RMSE", "relative", "mean", "share", "b,row,head,x", "got", "want", "stat", "NaN", "verdict");
     for (int i = 0; i < audit->num_answers; ++i) {
         bool any = false;
         for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
@@ -78,7 +78,8 @@ static void print_verdicts(const struct audit *audit, int width, FILE *out)
 /* Largest error in units of the bound, by every recipe. */
 static void print_shares(const struct audit *audit, int width, FILE *out)
 {
-    fprintf(out, "\nlargest share of the bound, by recipe (above 1: not that recipe; o: OVERFLOW, v: VACUOUS, s: statistics)\n");
+    fputs("\nlargest share of the bound, by recipe (above 1: not that recipe; o OVERFLOW, v VACUOUS, s statistics)\n",
+          out);
     fprintf(out, "%-*s %-4s", width, "implementation", "");
     for (int r = 0; r < recipe_count(); ++r) fprintf(out, " %11s", ref_recipes[r].name);
     fputc('\n', out);
@@ -101,8 +102,9 @@ static void print_shares(const struct audit *audit, int width, FILE *out)
 
 static void print_summary(const struct audit *audit, FILE *out)
 {
-    int counts[VERDICT_NUM] = {0}, total = 0;
+    int counts[VERDICT_NUM] = {0}, total = 0, unread = 0;
     for (int i = 0; i < audit->num_answers; ++i) {
+        unread += audit->answers[i].error != NULL;
         for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
             const struct judged_tensor *judged = &audit->judgements[i].tensors[t];
             counts[judged->verdict] += judged->present;
@@ -112,6 +114,7 @@ static void print_summary(const struct audit *audit, FILE *out)
     fprintf(out, "\naudit: %d tensors of %d implementations:", total, audit->num_answers);
     for (int v = 0, n = 0; v < VERDICT_NUM; ++v)
         if (counts[v] > 0) fprintf(out, "%s %d %s", n++ > 0 ? "," : "", counts[v], verdict_names[v]);
+    if (unread > 0) fprintf(out, "; %d implementations could not be judged", unread);
     fputc('\n', out);
 }
 
@@ -119,11 +122,12 @@ char *report_message(const struct audit *audit, const struct judged_tensor *t)
 {
     if (t->reason != NULL) return sentence("%s", t->reason);
     const struct ref_report *r = &t->reports[audit->recipe];
-    return sentence("largest error is %.4g of the bound of recipe %s, at batch %lld, row %lld, head %lld, feature %lld: got "
-                    "%.9g, oracle %.9g, bound %.3g; rms ratio %.3g, mean ratio %.3g, %lld NaN, %lld outside the domain",
-                    r->use, audit->options->recipe->name, (long long)r->use_index[0], (long long)r->use_index[1],
-                    (long long)r->use_index[2], (long long)r->use_index[3], r->use_got, r->use_want, r->use_bound,
-                    r->rms_ratio, r->mean_ratio, (long long)r->nan_count, (long long)r->overflow_count);
+    return sentence(
+        "largest error is %.4g of the bound of recipe %s, at batch %lld, row %lld, head %lld, feature %lld: got "
+        "%.9g, oracle %.9g, bound %.3g; rms ratio %.3g, mean ratio %.3g, %lld NaN, %lld outside the domain",
+        r->use, audit->options->recipe->name, (long long)r->use_index[0], (long long)r->use_index[1],
+        (long long)r->use_index[2], (long long)r->use_index[3], r->use_got, r->use_want, r->use_bound, r->rms_ratio,
+        r->mean_ratio, (long long)r->nan_count, (long long)r->overflow_count);
 }
 
 void report_table(const struct audit *audit, FILE *out)

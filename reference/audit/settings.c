@@ -50,7 +50,8 @@ static char *read_float(enum setting which, const char *text, float *value)
 {
     char *end;
     *value = strtof(text, &end);
-    return end == text || *end != '\0' ? sentence("%s is '%s', which is not a number", setting_names[which], text) : NULL;
+    return end == text || *end != '\0' ? sentence("%s is '%s', which is not a number", setting_names[which], text)
+                                       : NULL;
 }
 
 static char *read_scale(const struct options *options, struct audit_case *c)
