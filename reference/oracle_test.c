@@ -60,6 +60,13 @@ Test(oracle, two_keys_worked_out_by_hand)
     const double ds = p * (10 - t.delta[0]);
     cr_assert(near(t.dq[0], ds * log3) && near(t.dk[0], ds) && near(t.dk[1], -ds));
     cr_assert(fabs(ds + 1.875) < 1e-6);
+
+    const struct ref_sequence s = ref_sequence(&t.p, &t.a.forward, 0);
+    double s_abs[2];
+    struct ref_row row = {.s_abs = s_abs}; /* the other arrays are not wanted */
+    t.q[0] = -1;
+    ref_score_row(&t.p, &t.a.forward, &s, 0, 0, 0, &row);
+    cr_assert(near(row.lse, log(exp(-log3) + 1)) && row.max == 0 && row.num_visible == 2 && s_abs[0] == log3);
 }
 
 Test(oracle, softcap_bias_alibi_and_sink_enter_where_the_contract_says)
@@ -376,7 +383,25 @@ Test(oracle, merging_the_parts_of_a_row_gives_the_row)
     for (int i = 0; i < 4; ++i) cr_assert(near(merged[i], whole.o[i]));
     for (int r = 0; r < 2; ++r) cr_assert(near(merged_lse[r], whole.lse[r]));
 
-    /* Backward of the parts, given what the merge hands down, is backward of the whole. */
+    /* Differentiated under the whole row's lse and delta, the parts add up to the whole. */
+    double dq[4] = {0};
+    for (int a = 0; a < 2; ++a) {
+        const struct ref_external external = {whole.lse, whole.delta};
+        struct small *part = &parts[a];
+        part->p.external_lse = 1;
+        part->a.forward.q = part->q, part->a.forward.k = part->k, part->a.forward.v = part->v;
+        part->a.dout = part->dout;
+        const struct ref_backward out = {.dq = part->dq, .dk = part->dk, .dv = part->dv};
+        cr_assert(ref_backward(&part->p, &part->a, &external, &out, 1) == ATTEST_OK);
+        for (int i = 0; i < 4; ++i) dq[i] += part->dq[i];
+        for (int i = 0; i < (a == 0 ? 4 : 8); ++i) {
+            cr_assert(near(part->dk[i], whole.dk[i + (a == 0 ? 0 : 4)]));
+            cr_assert(near(part->dv[i], whole.dv[i + (a == 0 ? 0 : 4)]));
+        }
+    }
+    for (int i = 0; i < 4; ++i) cr_assert(near(dq[i], whole.dq[i]));
+
+    /* What the merge hands down to the parts. */
     double dout[4], do_parts[3][4], dlse_parts[3][2], *const to_do[3] = {do_parts[0], do_parts[1], do_parts[2]};
     double *const to_dlse[3] = {dlse_parts[0], dlse_parts[1], dlse_parts[2]};
     for (int i = 0; i < 4; ++i) dout[i] = whole.dout[i];
