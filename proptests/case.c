@@ -127,7 +127,6 @@ void case_extents(const struct prop_case *c, enum tensor_id t, int64_t extents[4
     extents[1] = s->head ? p->num_heads_q : 1;
     extents[2] = s->seqlen_q ? blocks(p->seqlen_q, in_blocks ? p->block_q : 1) : 1;
     extents[3] = s->seqlen_k ? blocks(p->seqlen_k, in_blocks ? p->block_k : 1) : 1;
-    if (p->batch == 0) extents[0] = 0; /* broadcast or not, there is nothing */
 }
 
 int64_t case_count(const struct prop_case *c, enum tensor_id t)

@@ -200,6 +200,7 @@ static void draw_shapes(struct drawing *d)
     const int64_t aims = d->request->max_work ? d->request->max_work / 2 : INT64_C(1) << (15 + below(d, 6));
     feature(d, F_EMPTY);
     feature(d, F_PACKED);
+    feature(d, F_SEQUSED);
     p->ragged = feature(d, F_RAGGED);
     if (p->ragged) {
         draw_ragged(d, cap / (p->num_heads_q * dim) + 1, aims / (p->num_heads_q * dim) + 1);
@@ -208,13 +209,11 @@ static void draw_shapes(struct drawing *d)
         const int64_t heads = (p->batch + !p->batch) * p->num_heads_q * dim;
         draw_lengths(d, cap / heads + 1, aims / heads + 1, &p->seqlen_q, &p->seqlen_k);
     }
-    span_begin(d->choices);
-    if (feature(d, F_SEQUSED)) draw_used(d);
-    span_end(d->choices);
-    if (has(d, F_EMPTY) && !p->ragged && !p->has_seqused_k && !has(d, F_PACKED)) {
+    if (has(d, F_EMPTY) && !p->ragged && !has(d, F_SEQUSED) && !has(d, F_PACKED)) {
         if (choose(d->choices, 0, 1)) p->seqlen_q = 0;
         else p->seqlen_k = 0;
     }
+    if (has(d, F_SEQUSED)) draw_used(d);
 }
 
 /* ---- masks and scores ---- */
@@ -460,18 +459,20 @@ static void fill_rows(struct prop_case *c, enum tensor_id t, enum role role)
     int64_t e[4];
     if (s->dtype == ATTEST_ABSENT) return;
     case_extents(c, t, e);
-    double *out = c->values[t] = case_doubles(c, e[0] * e[1] * e[2]);
+    double *out = c->values[t] = memset(case_doubles(c, e[0] * e[1] * e[2]), 0, (size_t)(e[0] * e[1] * e[2]) * 8);
     const int64_t seqlen = tensor_kinds[t].is_k ? c->p.seqlen_k : c->p.seqlen_q;
     const int64_t *starts = tensor_kinds[t].is_k ? c->starts_k : c->starts_q;
     int64_t b = 0;
     for (int64_t row = 0; row < e[0]; ++row) {
-        while (c->p.ragged && b + 1 < c->p.batch && row >= starts[b + 1]) ++b;
+        if (!case_row_exists(c, tensor_kinds[t].is_k, row)) continue;
+        while (c->p.ragged && row >= starts[b + 1]) ++b;
         if (!c->p.ragged) b = row / seqlen;
-        const int64_t r = c->p.ragged ? row - (c->p.batch ? starts[b] : 0) : row % seqlen;
+        const int64_t r = c->p.ragged ? row - starts[b] : row % seqlen;
         const bool one_row = s->seqlen == 0, one_batch = c->p.ragged ? one_row : s->batch == 0;
         for (int64_t h = 0; h < e[1]; ++h)
             for (int64_t x = 0; x < e[2]; ++x)
-                *out++ = family_value(&data, role, one_batch ? 0 : b, one_row ? 0 : r, s->head || e[1] == 1 ? h : 0, x);
+                out[(row * e[1] + h) * e[2] + x] =
+                    family_value(&data, role, one_batch ? 0 : b, one_row ? 0 : r, s->head ? h : 0, x);
     }
 }
 
