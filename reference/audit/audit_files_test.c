@@ -419,6 +419,21 @@ Test(report, threads_and_company_change_nothing)
     fixture_free(&f);
 }
 
+Test(report, progress_is_shown_on_a_terminal_only)
+{
+    struct fixture f = fixture_new(8, 8, 2, 1);
+    fixture_make(&f);
+    fixture_write_inputs(&f, "in.st");
+    fixture_write_results(&f, "x.st", all_names);
+    expect_run(0, "in.st x.st");
+    cr_expect_str_eq(audit_stderr(), "");
+    char *command = sentence("script -qec \"'%s' in.st x.st\" /dev/null >terminal", audit_binary());
+    cr_expect_eq(run_in_folder(command), 0);
+    cr_expect_eq(run_in_folder("grep -q 'audit: bounds of recipe hopper' terminal"), 0);
+    free(command);
+    fixture_free(&f);
+}
+
 Test(report, paths_are_meant_from_where_bazel_was_called)
 {
     struct fixture f = fixture_new(8, 8, 2, 1);

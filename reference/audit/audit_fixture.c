@@ -266,11 +266,15 @@ int run_in_folder(const char *command)
     return WEXITSTATUS(status);
 }
 
+const char *audit_binary(void)
+{
+    const char *binary = getenv("AUDIT"); /* where the test is run by hand */
+    return binary != NULL ? binary : project_path("reference/audit/audit");
+}
+
 int run_audit(const char *arguments)
 {
-    const char *binary = getenv("AUDIT");
-    char *command = sentence("'%s' %s >stdout 2>stderr",
-                             binary != NULL ? binary : project_path("reference/audit/audit"), arguments);
+    char *command = sentence("'%s' %s >stdout 2>stderr", audit_binary(), arguments);
     const int status = run_in_folder(command);
     free(command);
     return status;

@@ -38,6 +38,7 @@ void fixture_write_tensors(const char *path, const struct tensor *tensors, int c
 /* Runs the command in the test's folder; `arguments` is shell text. Returns its exit status; what it printed stays
  * there until the next run. */
 int run_audit(const char *arguments);
+const char *audit_binary(void);
 int run_in_folder(const char *command); /* any shell command there; its exit status */
 const char *path_in_folder(const char *name);
 const char *audit_stdout(void);

@@ -220,19 +220,21 @@ Test(verdict, gradients_without_dout_are_unsupported)
     fixture_free(&f);
 }
 
-Test(verdict, an_lse_of_16_bits_is_unsupported)
+Test(verdict, results_of_a_dtype_without_bounds_are_unsupported)
 {
     struct fixture f = fixture_new(8, 8, 1, 1);
     fixture_make(&f);
     written(f, all_names);
+    static const int32_t zeros[8 * 16];
     const struct tensor tensors[] = {
         {.name = "o", .dtype = ATTEST_BF16, .ndim = 3, .shape = {8, 1, 16}, .data = f.o},
         {.name = "lse", .dtype = ATTEST_BF16, .ndim = 2, .shape = {1, 8}, .data = f.lse},
-        {.name = "dq", .dtype = TENSOR_INT32, .ndim = 3, .shape = {4, 1, 16}, .data = f.dq},
+        {.name = "dq", .dtype = TENSOR_INT32, .ndim = 3, .shape = {8, 1, 16}, .data = zeros},
     };
-    fixture_write_tensors("x.st", tensors, 2);
+    fixture_write_tensors("x.st", tensors, 3);
     expect_exit(2, "");
     expect_text(audit_stdout(), "lse is bf16; only fp32 can be judged");
+    expect_text(audit_stdout(), "dq is int32; only fp32, fp16 and bf16 can be judged");
     fixture_free(&f);
 }
 
