@@ -54,6 +54,7 @@ static double dp_error(const struct bound_gradient_head *g, const struct bound_g
 /* Sum over features of |dout| times what is given of o: its size, its bound, its final roundings. */
 struct dout_sums {
     double size, bound, final;
+    bool overflow; /* an o may round to infinity */
 };
 
 static struct dout_sums sum_dout(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i)
@@ -68,7 +69,7 @@ static struct dout_sums sum_dout(const struct bound_gradient_head *g, const stru
         const double dout = fabs(block->dout.value[at]), o = fabs(block->o.o[at]), bound = block->o.bound[at];
         const double lost = m->lost * (1 + g->head.fmax * g->head.v_sum[c] + (double)s->live * m->least_operand) +
                             (double)(3 * s->live + 3 * s->rescales + 8) * m->tiny;
-        if (dout == 0.0) continue;
+        sums.overflow |= m->rounds_outputs && o + bound >= ref_format(m->o_dtype)->overflow;
         sums.size += dout * (o + bound);
         sums.bound += dout * bound;
         sums.final += dout * (bound_with_output(m, m->o_dtype, o, bound) - bound + relative * (o + bound) + lost);
@@ -111,7 +112,7 @@ static double actual_delta_from_o(const struct bound_gradient_head *g, const str
     return fabs(sum);
 }
 
-static void delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+static void delta_from_o(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
                          struct row *row)
 {
     const struct ref_machine *m = &g->head.machine;
@@ -120,6 +121,7 @@ static void delta_from_o(const struct bound_gradient_head *g, const struct bound
     const double actual = actual_delta_from_o(g, block, i);
     /* An o that is itself out of bounds excuses nothing. */
     const double off = actual <= worst ? actual + ORACLE_SHARE * worst : worst;
+    if ((sums.overflow && !(actual <= worst)) || !(sums.size < m->huge)) block->states[i].overflow = true;
     const double d_v = (double)problem_of(g)->head_dim_v;
     const double lost = m->lost * (block->dout.norm[i] + d_v) + 2 * d_v * m->tiny;
     row->delta_error = off + g->dp_sum.rel * sums.size + 2 * m->u * (fabs(row->delta) + off) + lost;
@@ -171,7 +173,7 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
         v->p_error[j] = v->live[j] != 0.0 ? error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]) : 0.0;
 }
 
-static void row_delta(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+static void row_delta(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
                       const struct view *v, struct row *row)
 {
     const struct attest_problem *p = problem_of(g);
@@ -469,18 +471,20 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
            take_key_terms(pool, n, p->head_dim_v, g->statistics, &g->dv);
 }
 
-static void end_head_of(const struct ref_machine *m, struct bound_key_terms *t, double scale, int64_t keys, int64_t span)
+static void end_head_of(const struct bound_gradient_head *g, const struct ref_rounding *rounding, double scale,
+                        struct bound_key_terms *t)
 {
-    for (int64_t j = 0; j < keys; ++j) {
-        const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], span);
+    const struct ref_machine *m = &g->head.machine;
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], g->head.sequence.seqlen_q);
         for (int64_t at = j * t->features; at < (j + 1) * t->features; ++at) {
-            if (m->dkv_heads.relative > 0.0 && t->head_seen[j] > 0.0) {
+            if (rounding->dtype != ATTEST_ABSENT && t->head_seen[j] > 0.0) {
                 const double error = t->head.error[at] + sum.rel * (t->head.absolute[at] + t->head.error[at]);
                 const double size = scale * (fabs(t->head.value[at]) + error) * (1 + 4 * m->u);
-                const double half = m->dkv_heads.relative * size + m->dkv_heads.tiny;
+                const double half = rounding->relative * size + rounding->tiny;
                 t->group.rounding[at] += half;
                 t->group.rounding_variance[at] += half * half / 3;
-                if (!(size < m->dkv_heads.overflow)) t->overflow[j] = 1.0;
+                if (!(size < rounding->overflow)) t->overflow[j] = 1.0;
             }
             bound_add_term(&t->group, at, &t->head, at);
             t->head.value[at] = t->head.absolute[at] = t->head.error[at] = 0.0;
@@ -492,8 +496,7 @@ static void end_head_of(const struct ref_machine *m, struct bound_key_terms *t, 
 
 void bound_end_head(struct bound_gradient_head *g)
 {
-    const struct bound_head *head = &g->head;
-    const int64_t span = head->sequence.seqlen_q;
-    end_head_of(&head->machine, &g->dk, fabs((double)problem_of(g)->softmax_scale), head->num_keys, span);
-    end_head_of(&head->machine, &g->dv, 1.0, head->num_keys, span);
+    const struct ref_machine *m = &g->head.machine;
+    end_head_of(g, &m->dk_heads, fabs((double)problem_of(g)->softmax_scale), &g->dk);
+    end_head_of(g, &m->dv_heads, 1.0, &g->dv);
 }

@@ -33,7 +33,8 @@ static struct ref_machine oracle_machine(void)
                                 .p.overflow = INFINITY,
                                 .p_dv.overflow = INFINITY,
                                 .ds.overflow = INFINITY,
-                                .dkv_heads.overflow = INFINITY};
+                                .dk_heads.overflow = INFINITY,
+                                .dv_heads.overflow = INFINITY};
 }
 
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
@@ -61,8 +62,10 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     if (recipe->round_p) m.p = rounding_to(p->v.dtype);
     if (recipe->round_p && p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype);
     if (recipe->round_ds) m.ds = rounding_to(p->q.dtype);
-    if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv)
-        m.dkv_heads = rounding_to(p->dk.dtype);
+    if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {
+        m.dk_heads = rounding_to(p->dk.dtype);
+        m.dv_heads = rounding_to(p->dv.dtype);
+    }
     return m;
 }
 

@@ -1,0 +1,269 @@
+/* tightness.c - how much of each error bound honest kernels use.
+ *
+ *     bazel run //proptests:tightness -- --cases 1000     random small problems of every family and recipe
+ *     bazel run //proptests:tightness -- --long           seqlen 1024, head_dim 64, family `normal`
+ *
+ * Prints the largest |got - oracle| / bound of every tensor. Exit status 1 if one is above 1 or is NaN: then
+ * a bound or an emulation is wrong. */
+#include <argp.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proptests/case.h"
+#include "proptests/emulate.h"
+#include "reference/bounds.h"
+#include "reference/parallel.h"
+
+enum { MAX_RECIPES = 8 };
+
+static const struct argp_option options[] = {
+    {"cases", 'n', "N", 0, "cases of every family (1000)", 0},
+    {"seed", 's', "N", 0, "first seed (1)", 0},
+    {"threads", 't', "N", 0, "threads, 0 for all cores (0)", 0},
+    {"long", 'l', NULL, 0, "one long problem of every mask and dtype instead", 0},
+    {"heads", 'h', "N", 0, "heads of the long problem (2)", 0},
+    {0},
+};
+
+static struct {
+    int64_t cases, seed, threads, heads;
+    bool is_long;
+} settings = {.cases = 1000, .seed = 1, .heads = 2};
+
+static int64_t parse_count(const char *text, struct argp_state *state)
+{
+    char *end;
+    const long value = strtol(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || value < 0) argp_error(state, "'%s' is not a number of 0 or more", text);
+    return value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    switch (key) {
+    case 'n': settings.cases = parse_count(argument, state); return 0;
+    case 's': settings.seed = parse_count(argument, state); return 0;
+    case 't': settings.threads = parse_count(argument, state); return 0;
+    case 'h': settings.heads = parse_count(argument, state); return 0;
+    case 'l': settings.is_long = true; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* What one implementation used of its bounds. */
+struct shares {
+    double use[REF_NUM_TENSORS]; /* largest; NaN stays */
+    int64_t tensors, outside;    /* judged; with an element outside of the recipe's domain */
+};
+
+static void raise_to(double *largest, double use)
+{
+    if (!isnan(*largest) && !(use <= *largest)) *largest = use;
+}
+
+static void merge(struct shares *to, const struct shares *from)
+{
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) raise_to(&to->use[t], from->use[t]);
+    to->tensors += from->tensors;
+    to->outside += from->outside;
+}
+
+/* One problem with its oracle; which tensors take part. */
+struct subject {
+    struct prop_case *c;
+    bool present[REF_NUM_TENSORS];
+    int64_t count[REF_NUM_TENSORS];
+    double *oracle[REF_NUM_TENSORS], *bound[REF_NUM_TENSORS];
+};
+
+static const enum tensor_id ids[] = {T_O, T_LSE, T_DQ, T_DK, T_DV, T_DBIAS};
+
+static void oracle_of(struct subject *s, struct prop_case *c)
+{
+    const bool forward = c->p.o.dtype != ATTEST_ABSENT && !c->p.external_lse;
+    *s = (struct subject){.c = c};
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+        const bool is_forward = t <= REF_LSE, is_sink = t == REF_DSINK;
+        s->present[t] = is_forward ? forward : is_sink ? c->p.has_sink : t != REF_DBIAS || c->p.dbias.dtype;
+        s->count[t] = is_sink ? c->p.num_heads_q : s->present[t] ? case_count(c, ids[t]) : 0;
+        if (!s->present[t]) continue;
+        s->oracle[t] = case_doubles(c, s->count[t]);
+        s->bound[t] = case_doubles(c, s->count[t]);
+    }
+    const struct ref_forward f = {s->oracle[REF_O], s->oracle[REF_LSE]};
+    const struct ref_backward b = {.dq = s->oracle[REF_DQ], .dk = s->oracle[REF_DK], .dv = s->oracle[REF_DV],
+                                   .dbias = s->oracle[REF_DBIAS], .dsink = s->oracle[REF_DSINK]};
+    if (forward && ref_forward(&c->p, &c->a.forward, &f, 1) != ATTEST_OK) abort();
+    if (ref_backward(&c->p, &c->a, NULL, &b, 1) != ATTEST_OK) abort();
+}
+
+static const void *result_of(const struct prop_case *c, enum ref_tensor t)
+{
+    const void *const results[] = {c->a.forward.o, c->a.forward.lse, c->a.dq, c->a.dk, c->a.dv, c->a.dbias, c->a.dsink};
+    return results[t];
+}
+
+static void complain(const struct subject *s, const struct implementation *self, int tensor, const struct ref_report *r)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    fprintf(stderr, "%s: %s[%ld,%ld,%ld,%ld] is %.9g, the oracle says %.9g, the bound is %.3g (%.3g of it)\n", self->name,
+            ref_tensor_names[tensor], (long)r->use_index[0], (long)r->use_index[1], (long)r->use_index[2],
+            (long)r->use_index[3], r->use_got, r->use_want, r->use_bound, r->use);
+    case_print(s->c, stderr);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void run(struct subject *s, const struct implementation *self, int threads, struct shares *shares)
+{
+    struct prop_case *c = s->c;
+    struct ref_bound bounds[REF_NUM_TENSORS];
+    case_reset_outputs(c);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) bounds[t] = (struct ref_bound){.bound = s->bound[t]};
+    if (s->present[REF_O]) {
+        if (self->forward(self, &c->p, &c->a.forward) != ATTEST_OK) abort();
+        if (ref_bound_forward(&c->p, &c->a.forward, self->recipe, &bounds[REF_O], &bounds[REF_LSE], threads)) abort();
+    }
+    if (self->backward(self, &c->p, &c->a) != ATTEST_OK) abort();
+    if (ref_bound_backward(&c->p, &c->a, self->recipe, bounds, threads)) abort();
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+        struct ref_report report;
+        if (!s->present[t]) continue;
+        ref_judge(&c->p, &c->a.forward, (enum ref_tensor)t, result_of(c, (enum ref_tensor)t), s->oracle[t], &bounds[t], 0,
+                  &report);
+        if (!(report.use <= 1)) complain(s, self, t, &report);
+        raise_to(&shares->use[t], report.use);
+        ++shares->tensors;
+        shares->outside += report.overflow_count > 0;
+    }
+}
+
+/* Every case is drawn once and given to every implementation. */
+struct sweep {
+    int num_recipes;
+    struct shares (*table)[NUM_FAMILIES][MAX_RECIPES]; /* one for each worker */
+};
+
+static void one_case(void *context, int64_t index, int worker)
+{
+    struct sweep *sweep = context;
+    const enum family family = (enum family)(index % NUM_FAMILIES);
+    const struct case_request request = {
+        .backward = true, .families = UINT64_C(1) << family, .max_work = INT64_C(1) << (10 + index / NUM_FAMILIES % 4)};
+    struct choices choices;
+    struct prop_case c;
+    struct subject s;
+    choices_start(&choices, NULL, check_mix((uint64_t)settings.seed) + (uint64_t)index);
+    case_draw(&c, &choices, &request);
+    if (c.p.batch > 0) oracle_of(&s, &c);
+    for (int r = 0; r < sweep->num_recipes && c.p.batch > 0; ++r)
+        run(&s, &emulations[r], 1, &sweep->table[worker][family][r]);
+    case_free(&c);
+}
+
+static void print_header(const char *first)
+{
+    printf("%-10s", first);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) printf(" %8s", ref_tensor_names[t]);
+    printf("   outside\n");
+}
+
+static bool print_shares(const char *name, const struct shares *s)
+{
+    bool within = true;
+    printf("%-10s", name);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+        printf(" %8.4f", s->use[t]);
+        within = within && s->use[t] <= 1;
+    }
+    printf("   %ld/%ld%s\n", (long)s->outside, (long)s->tensors, within ? "" : "   ABOVE ITS BOUND");
+    return within;
+}
+
+static bool sweep_cases(int num_recipes)
+{
+    const int workers = ref_thread_count((int)settings.threads);
+    struct sweep sweep = {num_recipes, calloc((size_t)workers, sizeof *sweep.table)};
+    if (!sweep.table) abort();
+    ref_parallel(workers, settings.cases * NUM_FAMILIES, one_case, &sweep);
+    bool within = true;
+    for (int r = 0; r < num_recipes; ++r) {
+        printf("\nlargest share of the bound, recipe %s, %ld cases of each family\n", emulations[r].recipe->name,
+               (long)settings.cases);
+        print_header("family");
+        for (int f = 0; f < NUM_FAMILIES; ++f) {
+            struct shares all = {0};
+            for (int w = 0; w < workers; ++w) merge(&all, &sweep.table[w][f][r]);
+            within &= print_shares(family_names[f], &all);
+        }
+    }
+    free(sweep.table);
+    return within;
+}
+
+/* Dense, seqlen 1024, head_dim 64. */
+static void long_case(struct prop_case *c, int32_t dtype, bool causal)
+{
+    static const enum tensor_id inputs[] = {T_Q, T_K, T_V, T_DOUT};
+    static const enum role roles[] = {ROLE_Q, ROLE_K, ROLE_V, ROLE_DOUT};
+    const int64_t length = 1024, dim = 64, heads = settings.heads;
+    memset(c, 0, sizeof *c);
+    c->p = (struct attest_problem)ATTEST_PROBLEM_INIT;
+    c->p.device = ATTEST_REFERENCE;
+    c->p.batch = 1;
+    c->p.seqlen_q = c->p.seqlen_k = length;
+    c->p.num_heads_q = c->p.num_heads_kv = heads;
+    c->p.head_dim = c->p.head_dim_v = dim;
+    c->p.softmax_scale = 0.125f;
+    if (causal) c->p.window_right = 0;
+    struct attest_tensor *const tensors[] = {&c->p.q, &c->p.k, &c->p.v, &c->p.o, &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv};
+    for (int t = 0; t < 8; ++t) tensors[t]->dtype = dtype;
+    c->p.lse.dtype = ATTEST_FP32;
+    c->backward = true;
+    c->poison = 0xff;
+    case_contiguous(c);
+    const struct family_data data = {FAMILY_NORMAL, (uint64_t)settings.seed, dtype, dim, 0.125};
+    for (int t = 0; t < 4; ++t) {
+        double *out = c->values[inputs[t]] = case_doubles(c, length * heads * dim);
+        for (int64_t i = 0; i < length * heads * dim; ++i)
+            out[i] = family_value(&data, roles[t], 0, i / dim / heads, i / dim % heads, i % dim);
+    }
+    case_lay_out(c);
+}
+
+static bool long_cases(int num_recipes)
+{
+    bool within = true;
+    for (int r = 0; r < num_recipes; ++r) {
+        printf("\nlargest share of the bound, recipe %s, seqlen 1024, head_dim 64, %ld heads, normal\n",
+               emulations[r].recipe->name, (long)settings.heads);
+        print_header("problem");
+        for (int which = 0; which < 4; ++which) {
+            static const char *const names[] = {"bf16", "bf16 caus.", "fp16", "fp16 caus."};
+            struct prop_case c;
+            struct subject s;
+            struct shares shares = {0};
+            long_case(&c, which < 2 ? ATTEST_BF16 : ATTEST_FP16, which % 2);
+            oracle_of(&s, &c);
+            run(&s, &emulations[r], (int)settings.threads, &shares);
+            within &= print_shares(names[which], &shares);
+            fflush(stdout);
+            case_free(&c);
+        }
+    }
+    return within;
+}
+
+int main(int argc, char **argv)
+{
+    const struct argp argp = {.options = options, .parser = parse, .doc = "How much of each error bound honest kernels use."};
+    argp_parse(&argp, argc, argv, 0, NULL, NULL);
+    int num_recipes = 0;
+    while (num_recipes < MAX_RECIPES && emulations[num_recipes].name) ++num_recipes;
+    const bool within = settings.is_long ? long_cases(num_recipes) : sweep_cases(num_recipes);
+    printf(within ? "\nevery share is at most 1\n" : "\nA SHARE IS ABOVE 1\n");
+    return within ? 0 : 1;
+}
