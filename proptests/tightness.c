@@ -1,10 +1,11 @@
 /* tightness.c - how much of each error bound honest kernels use.
  *
- *     bazel run //proptests:tightness -- --cases 1000     random small problems of every family and recipe
+ *     bazel run //proptests:tightness -- --cases 1000     random small problems of every family, to every emulation
  *     bazel run //proptests:tightness -- --long           seqlen 1024, head_dim 64, family `normal`
  *
- * Prints the largest |got - oracle| / bound of every tensor. Exit status 1 if one is above 1 or is NaN: then
- * a bound or an emulation is wrong. */
+ * Prints the largest |got - oracle| / bound of every tensor and, on the families where it counts, the largest
+ * share of the statistical thresholds. Exit status 1 if one is above 1 or is NaN: then a bound or an
+ * emulation is wrong. */
 #include <argp.h>
 #include <math.h>
 #include <pthread.h>
@@ -17,7 +18,7 @@
 #include "reference/bounds.h"
 #include "reference/parallel.h"
 
-enum { MAX_RECIPES = 8 };
+enum { MAX_EMULATIONS = 16 };
 
 static const struct argp_option options[] = {
     {"cases", 'n', "N", 0, "cases of every family (1000)", 0},
@@ -56,6 +57,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 /* What one implementation used of its bounds. */
 struct shares {
     double use[REF_NUM_TENSORS]; /* largest; NaN stays */
+    double rms, mean;            /* largest error over its statistical threshold, of any tensor */
     int64_t tensors, outside;    /* judged; with an element outside of the recipe's domain */
 };
 
@@ -67,6 +69,8 @@ static void raise_to(double *largest, double use)
 static void merge(struct shares *to, const struct shares *from)
 {
     for (int t = 0; t < REF_NUM_TENSORS; ++t) raise_to(&to->use[t], from->use[t]);
+    raise_to(&to->rms, from->rms);
+    raise_to(&to->mean, from->mean);
     to->tensors += from->tensors;
     to->outside += from->outside;
 }
@@ -76,7 +80,9 @@ struct subject {
     struct prop_case *c;
     bool present[REF_NUM_TENSORS];
     int64_t count[REF_NUM_TENSORS];
-    double *oracle[REF_NUM_TENSORS], *bound[REF_NUM_TENSORS];
+    bool statistical; /* a family on which the statistical verdict counts */
+    double *oracle[REF_NUM_TENSORS];
+    struct ref_bound bounds[REF_NUM_TENSORS];
 };
 
 static const enum tensor_id ids[] = {T_O, T_LSE, T_DQ, T_DK, T_DV, T_DBIAS};
@@ -84,18 +90,27 @@ static const enum tensor_id ids[] = {T_O, T_LSE, T_DQ, T_DK, T_DV, T_DBIAS};
 static void oracle_of(struct subject *s, struct prop_case *c)
 {
     const bool forward = c->p.o.dtype != ATTEST_ABSENT && !c->p.external_lse;
+    const enum family family = c->data.family;
     *s = (struct subject){.c = c};
+    s->statistical =
+        family == FAMILY_NORMAL || family == FAMILY_OUTLIER || family == FAMILY_MEAN || family == FAMILY_RECORDED;
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
         const bool is_forward = t <= REF_LSE, is_sink = t == REF_DSINK;
         s->present[t] = is_forward ? forward : is_sink ? c->p.has_sink : t != REF_DBIAS || c->p.dbias.dtype;
         s->count[t] = is_sink ? c->p.num_heads_q : s->present[t] ? case_count(c, ids[t]) : 0;
         if (!s->present[t]) continue;
         s->oracle[t] = case_doubles(c, s->count[t]);
-        s->bound[t] = case_doubles(c, s->count[t]);
+        s->bounds[t].bound = case_doubles(c, s->count[t]);
+        if (!s->statistical) continue;
+        s->bounds[t].sigma = case_doubles(c, s->count[t]);
+        s->bounds[t].bias = case_doubles(c, s->count[t]);
     }
     const struct ref_forward f = {s->oracle[REF_O], s->oracle[REF_LSE]};
-    const struct ref_backward b = {.dq = s->oracle[REF_DQ], .dk = s->oracle[REF_DK], .dv = s->oracle[REF_DV],
-                                   .dbias = s->oracle[REF_DBIAS], .dsink = s->oracle[REF_DSINK]};
+    const struct ref_backward b = {.dq = s->oracle[REF_DQ],
+                                   .dk = s->oracle[REF_DK],
+                                   .dv = s->oracle[REF_DV],
+                                   .dbias = s->oracle[REF_DBIAS],
+                                   .dsink = s->oracle[REF_DSINK]};
     if (forward && ref_forward(&c->p, &c->a.forward, &f, 1) != ATTEST_OK) abort();
     if (ref_backward(&c->p, &c->a, NULL, &b, 1) != ATTEST_OK) abort();
 }
@@ -110,9 +125,11 @@ static void complain(const struct subject *s, const struct implementation *self,
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&mutex);
-    fprintf(stderr, "%s: %s[%ld,%ld,%ld,%ld] is %.9g, the oracle says %.9g, the bound is %.3g (%.3g of it)\n", self->name,
-            ref_tensor_names[tensor], (long)r->use_index[0], (long)r->use_index[1], (long)r->use_index[2],
-            (long)r->use_index[3], r->use_got, r->use_want, r->use_bound, r->use);
+    fprintf(
+        stderr,
+        "%s: %s[%ld,%ld,%ld,%ld] is %.9g, the oracle says %.9g, the bound is %.3g (%.3g of it; rms %.3g, mean %.3g)\n",
+        self->name, ref_tensor_names[tensor], (long)r->use_index[0], (long)r->use_index[1], (long)r->use_index[2],
+        (long)r->use_index[3], r->use_got, r->use_want, r->use_bound, r->use, r->rms_ratio, r->mean_ratio);
     case_print(s->c, stderr);
     pthread_mutex_unlock(&mutex);
 }
@@ -120,9 +137,8 @@ static void complain(const struct subject *s, const struct implementation *self,
 static void run(struct subject *s, const struct implementation *self, int threads, struct shares *shares)
 {
     struct prop_case *c = s->c;
-    struct ref_bound bounds[REF_NUM_TENSORS];
+    const struct ref_bound *const bounds = s->bounds;
     case_reset_outputs(c);
-    for (int t = 0; t < REF_NUM_TENSORS; ++t) bounds[t] = (struct ref_bound){.bound = s->bound[t]};
     if (s->present[REF_O]) {
         if (self->forward(self, &c->p, &c->a.forward) != ATTEST_OK) abort();
         if (ref_bound_forward(&c->p, &c->a.forward, self->recipe, &bounds[REF_O], &bounds[REF_LSE], threads)) abort();
@@ -132,10 +148,12 @@ static void run(struct subject *s, const struct implementation *self, int thread
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
         struct ref_report report;
         if (!s->present[t]) continue;
-        ref_judge(&c->p, &c->a.forward, (enum ref_tensor)t, result_of(c, (enum ref_tensor)t), s->oracle[t], &bounds[t], 0,
-                  &report);
-        if (!(report.use <= 1)) complain(s, self, t, &report);
+        ref_judge(&c->p, &c->a.forward, (enum ref_tensor)t, result_of(c, (enum ref_tensor)t), s->oracle[t], &bounds[t],
+                  s->statistical, &report);
+        if (!(report.use <= 1) || !(report.rms_ratio <= 1) || !(report.mean_ratio <= 1)) complain(s, self, t, &report);
         raise_to(&shares->use[t], report.use);
+        raise_to(&shares->rms, report.rms_ratio);
+        raise_to(&shares->mean, report.mean_ratio);
         ++shares->tensors;
         shares->outside += report.overflow_count > 0;
     }
@@ -143,8 +161,8 @@ static void run(struct subject *s, const struct implementation *self, int thread
 
 /* Every case is drawn once and given to every implementation. */
 struct sweep {
-    int num_recipes;
-    struct shares (*table)[NUM_FAMILIES][MAX_RECIPES]; /* one for each worker */
+    int num_emulations;
+    struct shares (*table)[NUM_FAMILIES][MAX_EMULATIONS]; /* one for each worker */
 };
 
 static void one_case(void *context, int64_t index, int worker)
@@ -159,7 +177,7 @@ static void one_case(void *context, int64_t index, int worker)
     choices_start(&choices, NULL, check_mix((uint64_t)settings.seed) + (uint64_t)index);
     case_draw(&c, &choices, &request);
     if (c.p.batch > 0) oracle_of(&s, &c);
-    for (int r = 0; r < sweep->num_recipes && c.p.batch > 0; ++r)
+    for (int r = 0; r < sweep->num_emulations && c.p.batch > 0; ++r)
         run(&s, &emulations[r], 1, &sweep->table[worker][family][r]);
     case_free(&c);
 }
@@ -168,7 +186,7 @@ static void print_header(const char *first)
 {
     printf("%-10s", first);
     for (int t = 0; t < REF_NUM_TENSORS; ++t) printf(" %8s", ref_tensor_names[t]);
-    printf("   outside\n");
+    printf(" %8s %8s   outside\n", "rms", "mean");
 }
 
 static bool print_shares(const char *name, const struct shares *s)
@@ -179,19 +197,21 @@ static bool print_shares(const char *name, const struct shares *s)
         printf(" %8.4f", s->use[t]);
         within = within && s->use[t] <= 1;
     }
-    printf("   %ld/%ld%s\n", (long)s->outside, (long)s->tensors, within ? "" : "   ABOVE ITS BOUND");
+    within = within && s->rms <= 1 && s->mean <= 1;
+    printf(" %8.4f %8.4f   %ld/%ld%s\n", s->rms, s->mean, (long)s->outside, (long)s->tensors,
+           within ? "" : "   ABOVE 1");
     return within;
 }
 
-static bool sweep_cases(int num_recipes)
+static bool sweep_cases(int num_emulations)
 {
     const int workers = ref_thread_count((int)settings.threads);
-    struct sweep sweep = {num_recipes, calloc((size_t)workers, sizeof *sweep.table)};
+    struct sweep sweep = {num_emulations, calloc((size_t)workers, sizeof *sweep.table)};
     if (!sweep.table) abort();
     ref_parallel(workers, settings.cases * NUM_FAMILIES, one_case, &sweep);
     bool within = true;
-    for (int r = 0; r < num_recipes; ++r) {
-        printf("\nlargest share of the bound, recipe %s, %ld cases of each family\n", emulations[r].recipe->name,
+    for (int r = 0; r < num_emulations; ++r) {
+        printf("\nlargest share of the bound, emulation %s, %ld cases of each family\n", emulations[r].name,
                (long)settings.cases);
         print_header("family");
         for (int f = 0; f < NUM_FAMILIES; ++f) {
@@ -219,13 +239,15 @@ static void long_case(struct prop_case *c, int32_t dtype, bool causal)
     c->p.head_dim = c->p.head_dim_v = dim;
     c->p.softmax_scale = 0.125f;
     if (causal) c->p.window_right = 0;
-    struct attest_tensor *const tensors[] = {&c->p.q, &c->p.k, &c->p.v, &c->p.o, &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv};
+    struct attest_tensor *const tensors[] = {&c->p.q,    &c->p.k,  &c->p.v,  &c->p.o,
+                                             &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv};
     for (int t = 0; t < 8; ++t) tensors[t]->dtype = dtype;
     c->p.lse.dtype = ATTEST_FP32;
     c->backward = true;
     c->poison = 0xff;
     case_contiguous(c);
-    const struct family_data data = {FAMILY_NORMAL, (uint64_t)settings.seed, dtype, dim, 0.125};
+    const struct family_data data = c->data =
+        (struct family_data){FAMILY_NORMAL, (uint64_t)settings.seed, dtype, dim, 0.125};
     for (int t = 0; t < 4; ++t) {
         double *out = c->values[inputs[t]] = case_doubles(c, length * heads * dim);
         for (int64_t i = 0; i < length * heads * dim; ++i)
@@ -234,12 +256,12 @@ static void long_case(struct prop_case *c, int32_t dtype, bool causal)
     case_lay_out(c);
 }
 
-static bool long_cases(int num_recipes)
+static bool long_cases(int num_emulations)
 {
     bool within = true;
-    for (int r = 0; r < num_recipes; ++r) {
-        printf("\nlargest share of the bound, recipe %s, seqlen 1024, head_dim 64, %ld heads, normal\n",
-               emulations[r].recipe->name, (long)settings.heads);
+    for (int r = 0; r < num_emulations; ++r) {
+        printf("\nlargest share of the bound, emulation %s, seqlen 1024, head_dim 64, %ld heads, normal\n",
+               emulations[r].name, (long)settings.heads);
         print_header("problem");
         for (int which = 0; which < 4; ++which) {
             static const char *const names[] = {"bf16", "bf16 caus.", "fp16", "fp16 caus."};
@@ -259,11 +281,12 @@ static bool long_cases(int num_recipes)
 
 int main(int argc, char **argv)
 {
-    const struct argp argp = {.options = options, .parser = parse, .doc = "How much of each error bound honest kernels use."};
+    const struct argp argp = {
+        .options = options, .parser = parse, .doc = "How much of each error bound honest kernels use."};
     argp_parse(&argp, argc, argv, 0, NULL, NULL);
-    int num_recipes = 0;
-    while (num_recipes < MAX_RECIPES && emulations[num_recipes].name) ++num_recipes;
-    const bool within = settings.is_long ? long_cases(num_recipes) : sweep_cases(num_recipes);
+    int num_emulations = 0;
+    while (num_emulations < MAX_EMULATIONS && emulations[num_emulations].name) ++num_emulations;
+    const bool within = settings.is_long ? long_cases(num_emulations) : sweep_cases(num_emulations);
     printf(within ? "\nevery share is at most 1\n" : "\nA SHARE IS ABOVE 1\n");
     return within ? 0 : 1;
 }

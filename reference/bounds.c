@@ -93,10 +93,11 @@ static void clear_row(const struct bound_block_output *out, int64_t d_v, int64_t
 }
 
 bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,
-                 const struct bound_block_output *out)
+                   const struct bound_block_output *out)
 {
     struct bound_pool pool = {0};
-    const int64_t n = head->num_keys, d_v = head->problem->head_dim_v, rows = block->rows, size = BOUND_BLOCK * head->ld;
+    const int64_t n = head->num_keys, d_v = head->problem->head_dim_v, rows = block->rows,
+                  size = BOUND_BLOCK * head->ld;
     const struct weights w = {bound_take(&pool, size), bound_take(&pool, size), bound_take(&pool, size),
                               bound_take(&pool, size), bound_take(&pool, size)};
     double *extra[4];
@@ -171,15 +172,15 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
     const bool statistics = f->o && (f->o->sigma || f->o->bias);
     struct bound_pool pool = {0};
     const struct bound_block_output out = {bound_take(&pool, size), bound_take(&pool, size),
-                                         statistics ? bound_take(&pool, size) : NULL,
-                                         statistics ? bound_take(&pool, size) : NULL};
+                                           statistics ? bound_take(&pool, size) : NULL,
+                                           statistics ? bound_take(&pool, size) : NULL};
     bool ok = !pool.failed;
     for (int64_t r = 0; ok && r < head->sequence.seqlen_q; r += BOUND_BLOCK) {
         struct bound_pool rows = {0};
         block->first = r;
         block->rows = head->sequence.seqlen_q - r < BOUND_BLOCK ? head->sequence.seqlen_q - r : BOUND_BLOCK;
         block->q = bound_decode_rows(&rows, f->problem, &f->problem->q, f->args->q, &head->sequence, false, head->b,
-                                   head->h, r, block->rows, f->problem->head_dim);
+                                     head->h, r, block->rows, f->problem->head_dim);
         ok = !rows.failed;
         if (ok) {
             bound_block_scores(head, block, states);
@@ -202,10 +203,10 @@ static enum attest_status forward_unit(void *context, int64_t unit)
     const int64_t group = f->problem->num_heads_q / f->problem->num_heads_kv;
     struct bound_pool pool = {0};
     struct bound_head head = {.problem = f->problem,
-                            .args = f->args,
-                            .machine = f->machine,
-                            .b = unit / f->problem->num_heads_kv,
-                            .h_kv = unit % f->problem->num_heads_kv};
+                              .args = f->args,
+                              .machine = f->machine,
+                              .b = unit / f->problem->num_heads_kv,
+                              .h_kv = unit % f->problem->num_heads_kv};
     struct bound_block block = {0};
     bool ok = bound_load_keys(&pool, &head) && bound_take_block(&pool, &head, &block);
     for (int64_t g = 0; ok && g < group; ++g) {

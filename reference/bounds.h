@@ -19,10 +19,10 @@
 extern "C" {
 #endif
 
-/* The recipes that come with the project, NULL-terminated by name == NULL: "fp32" (fp32 everywhere,
- * rounds only at the end), "mixed" (16-bit operands, fp32 accumulation, exact delta), "flash" (16-bit
- * operands, fp32 accumulation, delta from the rounded o), "ampere" and "hopper" (flash with
- * those tensor cores' accumulation). */
+/* The recipes that come with the project, ended by name == NULL: "fp32" (fp32 everywhere, rounds only at the
+ * end), "mixed" (16-bit operands, fp32 accumulation, exact delta), "flash" (16-bit operands, fp32
+ * accumulation, delta from the rounded o), "ampere" and "hopper" (flash with those tensor cores'
+ * accumulation). */
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
@@ -35,14 +35,21 @@ struct ref_bound {
 enum ref_tensor { REF_O, REF_LSE, REF_DQ, REF_DK, REF_DV, REF_DBIAS, REF_DSINK, REF_NUM_TENSORS };
 extern const char *const ref_tensor_names[REF_NUM_TENSORS]; /* "o", "lse", ... */
 
-/* Bounds of a forward and of a backward pass. NULL arrays are not computed. `recipe` NULL asks for the
- * oracle's own stated error (bound only). */
+/* Bounds of a forward and of a backward pass. NULL arrays are not computed; sigma and bias only beside a bound.
+ * `recipe` NULL asks for the oracle's own stated error (bound only). threads: 0 for all cores; the result does
+ * not depend on it.
+ *
+ * Backward reads a->forward.lse, a->forward.o and a->delta where they are not NULL, as the kernel does: what
+ * these are actually off by, if it is within their own bounds, replaces the most that it could be, and the bounds of
+ * a recipe with delta from the rounded o become several times tighter (bounds.md section 6). Give it the results that
+ * the gradients were computed from. Wrong ones excuse nothing.
+ * Errors   OUT_OF_MEMORY. */
 enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
                                      const struct attest_recipe *recipe, const struct ref_bound *o,
                                      const struct ref_bound *lse, int threads);
 enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
-                                      const struct attest_recipe *recipe, const struct ref_bound tensors[REF_NUM_TENSORS],
-                                      int threads);
+                                      const struct attest_recipe *recipe,
+                                      const struct ref_bound tensors[REF_NUM_TENSORS], int threads);
 
 enum ref_verdict { REF_PASS, REF_FAIL, REF_OVERFLOW, REF_VACUOUS };
 const char *ref_verdict_name(enum ref_verdict v);
@@ -62,7 +69,8 @@ struct ref_report {
 };
 
 /* Judges a tensor as the problem lays it out (`got`, dtype and strides from p) against the oracle's
- * canonical array and its bound. Rows of no sequence are left out, rows past seqused must be exact.
+ * canonical array and its bound. Rows of no sequence are left out, rows past seqused must be exact. FAIL comes
+ * before OVERFLOW, OVERFLOW before VACUOUS.
  * statistical: nonzero asks for the statistical verdict too (families normal, outlier, mean, recorded data). */
 void ref_judge(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
                const void *got, const double *oracle, const struct ref_bound *bound, int statistical,

@@ -47,8 +47,8 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
 }
 
 /* dq of a block: rows of the block against all keys. */
-static void finish_dq(const struct backward *b, const struct bound_gradient_head *g, const struct bound_gradient_block *block,
-                      const struct bound_terms *terms)
+static void finish_dq(const struct backward *b, const struct bound_gradient_head *g,
+                      const struct bound_gradient_block *block, const struct bound_terms *terms)
 {
     const struct attest_problem *p = b->problem;
     const struct bound_head *head = &g->head;
@@ -61,7 +61,8 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live;
-            const double lost = m->lost * (block->ds_norm[i] + g->k_sum[c] + live * m->least_operand) + 3 * live * m->tiny;
+            const double lost =
+                m->lost * (block->ds_norm[i] + g->k_sum[c] + live * m->least_operand) + 3 * live * m->tiny;
             finish_element(&f, terms, i * p->head_dim + c, sum, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
         }
@@ -69,8 +70,8 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
 }
 
 /* dk or dv: sums over the rows of all query heads of the group. */
-static void finish_keys(const struct backward *b, const struct bound_gradient_head *g, const struct bound_key_terms *terms,
-                        enum ref_tensor tensor)
+static void finish_keys(const struct backward *b, const struct bound_gradient_head *g,
+                        const struct bound_key_terms *terms, enum ref_tensor tensor)
 {
     const struct attest_problem *p = b->problem;
     const bool is_dk = tensor == REF_DK;
@@ -87,8 +88,8 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
             const double seen = terms->seen[j];
             const double lost = m->lost * (terms->norm[j] + terms->operand_sum[c] + seen * m->least_operand) +
                                 (3 * seen + (double)group) * m->tiny;
-            finish_element(&f, &terms->group, j * features + c, sum, lost, terms->overflow[j] != 0.0, &b->tensors[tensor],
-                           row * features + c);
+            finish_element(&f, &terms->group, j * features + c, sum, lost, terms->overflow[j] != 0.0,
+                           &b->tensors[tensor], row * features + c);
         }
     }
 }
@@ -123,13 +124,15 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
     block->rows.first = first;
     block->rows.rows = rows;
     const int which = b->statistics ? 7 : 3;
-    block->rows.q = bound_decode_rows(&pool, p, &p->q, head->args->q, &head->sequence, false, head->b, head->h, first, rows,
-                                    p->head_dim);
-    block->dout = bound_decode_rows(&pool, p, &p->dout, b->args->dout, &head->sequence, false, head->b, head->h, first, rows,
-                                  p->head_dim_v);
+    block->rows.q = bound_decode_rows(&pool, p, &p->q, head->args->q, &head->sequence, false, head->b, head->h, first,
+                                      rows, p->head_dim);
+    block->dout = bound_decode_rows(&pool, p, &p->dout, b->args->dout, &head->sequence, false, head->b, head->h, first,
+                                    rows, p->head_dim_v);
     bool ok = !pool.failed;
-    const struct bound_panels q = ok ? bound_make_panels(&pool, &block->rows.q, false, which) : (struct bound_panels){0};
-    const struct bound_panels dout = ok ? bound_make_panels(&pool, &block->dout, false, which) : (struct bound_panels){0};
+    const struct bound_panels q =
+        ok ? bound_make_panels(&pool, &block->rows.q, false, which) : (struct bound_panels){0};
+    const struct bound_panels dout =
+        ok ? bound_make_panels(&pool, &block->dout, false, which) : (struct bound_panels){0};
     ok = !pool.failed && bound_gradient_rows(g, block);
     if (ok) {
         bound_add_sums(g, block, &b->dbias, &b->dsink);
@@ -152,10 +155,10 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     struct bound_pool pool = {0};
     struct bound_gradient_head g = {.args = b->args, .statistics = b->statistics};
     g.head = (struct bound_head){.problem = p,
-                               .args = &b->args->forward,
-                               .machine = b->machine,
-                               .b = unit / p->num_heads_kv,
-                               .h_kv = unit % p->num_heads_kv};
+                                 .args = &b->args->forward,
+                                 .machine = b->machine,
+                                 .b = unit / p->num_heads_kv,
+                                 .h_kv = unit % p->num_heads_kv};
     struct bound_gradient_block block = {0};
     struct bound_terms dq = {0};
     bool ok = bound_take_gradients(&pool, &g, &block) &&
@@ -196,8 +199,8 @@ static void finish_dsink(struct backward *b)
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);
         if (t->count[h] == 0.0) continue;
-        finish_element(&f, t, h, plain_sum(&b->machine, t->count[h]), t->count[h] * b->machine.tiny, t->overflow[h] != 0.0,
-                       &b->tensors[REF_DSINK], h);
+        finish_element(&f, t, h, plain_sum(&b->machine, t->count[h]), t->count[h] * b->machine.tiny,
+                       t->overflow[h] != 0.0, &b->tensors[REF_DSINK], h);
     }
 }
 
@@ -209,8 +212,8 @@ static int64_t dbias_size(const struct attest_problem *p)
 }
 
 enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
-                                      const struct attest_recipe *recipe, const struct ref_bound tensors[REF_NUM_TENSORS],
-                                      int threads)
+                                      const struct attest_recipe *recipe,
+                                      const struct ref_bound tensors[REF_NUM_TENSORS], int threads)
 {
     struct backward b = {.problem = p, .args = a, .machine = ref_machine(p, recipe), .tensors = tensors};
     const int64_t rows_q = ref_rows_q(p) * p->num_heads_q, rows_k = ref_rows_k(p) * p->num_heads_kv;

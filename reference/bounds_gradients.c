@@ -31,7 +31,8 @@ static double error_of_p(const struct ref_machine *m, const struct row *row, dou
 {
     const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(row->lse)) + 4 * fabs(x - row->lse);
     const double error = score_error + m->u * rounded + m->exp_error + row->lse_error;
-    const double growth = error <= LARGE_EXPONENT_ERROR ? p * ref_growth(error) : exp(fmin(x - row->lse + error, 700.0));
+    const double growth =
+        error <= LARGE_EXPONENT_ERROR ? p * ref_growth(error) : exp(fmin(x - row->lse + error, 700.0));
     return growth + m->tiny;
 }
 
@@ -41,13 +42,15 @@ struct view {
     double *p, *p_error, *dp_error; /* p_error is the error of the pd weights until they are made */
 };
 
-static double dp_error(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i, int64_t j)
+static double dp_error(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                       int64_t j)
 {
     const struct ref_machine *m = &g->head.machine;
     const double d_v = (double)problem_of(g)->head_dim_v;
     const int64_t at = i * g->head.ld + j;
     const double drop = block->rows.drop[at];
-    const double lost = m->lost * (block->dout.norm[i] + g->head.v.norm[j] + d_v * m->least_operand) + 2 * d_v * m->tiny;
+    const double lost =
+        m->lost * (block->dout.norm[i] + g->head.v.norm[j] + d_v * m->least_operand) + 2 * d_v * m->tiny;
     return drop * (g->dp_sum.rel * block->dp_abs[at] + lost) + 3 * m->u * drop * fabs(block->dp[at]) + m->tiny;
 }
 
@@ -57,7 +60,8 @@ struct dout_sums {
     bool overflow; /* an o may round to infinity */
 };
 
-static struct dout_sums sum_dout(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i)
+static struct dout_sums sum_dout(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                                 int64_t i)
 {
     const struct ref_machine *m = &g->head.machine;
     const struct attest_problem *p = problem_of(g);
@@ -78,8 +82,8 @@ static struct dout_sums sum_dout(const struct bound_gradient_head *g, const stru
 }
 
 /* delta = dout . o of the o that the forward pass rounded: what that o may be off by, seen along dout. */
-static double worst_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
-                                 double delta, const struct dout_sums *sums)
+static double worst_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                                 int64_t i, double delta, const struct dout_sums *sums)
 {
     const struct ref_machine *m = &g->head.machine;
     const struct bound_block *rows = &block->rows;
@@ -98,7 +102,8 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
 }
 
 /* What the o that is in memory makes delta be off by; NaN where there is none. */
-static double actual_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i)
+static double actual_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                                  int64_t i)
 {
     const struct attest_problem *p = problem_of(g);
     const struct bound_head *h = &g->head;
@@ -207,7 +212,8 @@ static struct slope slope_of(const struct bound_gradient_head *g, const struct b
     const double t = fabs(block->rows.tanh[at]), off = block->rows.tanh_error[at];
     return (struct slope){.value = 1 - t * t,
                           .error = 2 * t * off + off * off + 4 * m->u,
-                          .bias = 2 * t * (m->tanh_error * t + m->tanh_floor + block->rows.score_bias[at] / cap) + 4 * m->u,
+                          .bias =
+                              2 * t * (m->tanh_error * t + m->tanh_floor + block->rows.score_bias[at] / cap) + 4 * m->u,
                           .sigma = 2 * t * block->rows.score_sigma[at] / cap};
 }
 
@@ -225,7 +231,8 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
     const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
     const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
-    const double bias = p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
+    const double bias =
+        p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
     block->dx_value[at] = dx;
     block->dx_error[at] = error;
     block->dx_variance[at] = variance;
@@ -288,24 +295,25 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
 
 static void clear_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i)
 {
-    double *const arrays[] = {block->dx_value,    block->dx_error,    block->dx_variance, block->dx_bias,
-                              block->ds.value,    block->ds.absolute, block->ds.error,    block->ds.variance,
-                              block->ds.bias,     block->pd.value,    block->pd.absolute, block->pd.error,
-                              block->pd.variance, block->pd.bias};
+    double *const arrays[] = {block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,
+                              block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->pd.value,
+                              block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a)
         memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
     block->ds_norm[i] = 0.0;
     block->sink_value[i] = block->sink_error[i] = 0.0;
 }
 
-static void gradient_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, double *errors)
+static void gradient_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
+                         double *errors)
 {
     const struct attest_problem *p = problem_of(g);
     const int64_t at = i * g->head.ld;
     const struct bound_block *rows = &block->rows;
-    const struct view v = {rows->x + at,           rows->live + at,        rows->score_error + at, rows->drop + at,
-                           rows->weight_sigma + at, rows->weight_bias + at, block->dp + at,         block->dp_abs + at,
-                           rows->p + at,           errors,                 errors + g->head.ld};
+    const struct view v = {rows->x + at,    rows->live + at,         rows->score_error + at,
+                           rows->drop + at, rows->weight_sigma + at, rows->weight_bias + at,
+                           block->dp + at,  block->dp_abs + at,      rows->p + at,
+                           errors,          errors + g->head.ld};
     struct row row = {0};
     const double dlse = given(g, &p->dlse, g->args->dlse, rows->first + i);
     row.dlse = isfinite(dlse) ? dlse : 0.0;
@@ -364,7 +372,8 @@ bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_bl
             clear_row(g, block, i);
             if (!s->empty && !s->broken) bound_row_weights(head, &block->rows, i, s);
         }
-        if (head->machine.delta_from_o && !p->external_lse) ok = bound_block_o(head, &block->rows, block->states, &block->o);
+        if (head->machine.delta_from_o && !p->external_lse)
+            ok = bound_block_o(head, &block->rows, block->states, &block->o);
     }
     for (int64_t i = 0; ok && i < rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
@@ -399,8 +408,8 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     to->bias[at] += from->bias[index];
 }
 
-void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block, struct bound_terms *dbias,
-                  struct bound_terms *dsink)
+void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                    struct bound_terms *dbias, struct bound_terms *dsink)
 {
     const struct bound_head *head = &g->head;
     const int64_t sink = head->b * problem_of(g)->num_heads_q + head->h;
@@ -411,23 +420,33 @@ void bound_add_sums(const struct bound_gradient_head *g, const struct bound_grad
             const int64_t at = i * head->ld + j;
             if (block->rows.live[at] == 0.0) continue;
             double size = fabs(block->dx_value[at]);
-            const struct bound_terms term = {.value = &block->dx_value[at], .absolute = &size, .error = &block->dx_error[at],
-                                           .variance = &block->dx_variance[at], .bias = &block->dx_bias[at],
-                                           .count = &one, .overflow = &overflow};
+            const struct bound_terms term = {.value = &block->dx_value[at],
+                                             .absolute = &size,
+                                             .error = &block->dx_error[at],
+                                             .variance = &block->dx_variance[at],
+                                             .bias = &block->dx_bias[at],
+                                             .count = &one,
+                                             .overflow = &overflow};
             bound_add_term(dbias, dbias_index(problem_of(g), head->b, head->h, block->rows.first + i, j), &term, 0);
         }
         if (!dsink->value || block->states[i].empty) continue;
         double value = block->sink_value[i], size = fabs(value), error = block->sink_error[i], variance = 0.0;
-        const struct bound_terms term = {.value = &value, .absolute = &size, .error = &error,
-                                       .variance = &variance, .bias = &error, .count = &one, .overflow = &overflow};
+        const struct bound_terms term = {.value = &value,
+                                         .absolute = &size,
+                                         .error = &error,
+                                         .variance = &variance,
+                                         .bias = &error,
+                                         .count = &one,
+                                         .overflow = &overflow};
         bound_add_term(dsink, sink, &term, 0);
     }
 }
 
 bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, struct bound_terms *t)
 {
-    *t = (struct bound_terms){bound_take(pool, count), bound_take(pool, count), bound_take(pool, count), NULL, NULL,
-                            bound_take(pool, count), bound_take(pool, count), bound_take(pool, count), bound_take(pool, count)};
+    *t = (struct bound_terms){
+        bound_take(pool, count), bound_take(pool, count), bound_take(pool, count), NULL, NULL, bound_take(pool, count),
+        bound_take(pool, count), bound_take(pool, count), bound_take(pool, count)};
     if (statistics) {
         t->variance = bound_take(pool, count);
         t->bias = bound_take(pool, count);
@@ -439,11 +458,11 @@ static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t featur
                            struct bound_key_terms *t)
 {
     *t = (struct bound_key_terms){.features = features,
-                                .seen = bound_take(pool, keys),
-                                .norm = bound_take(pool, keys),
-                                .head_seen = bound_take(pool, keys),
-                                .overflow = bound_take(pool, keys),
-                                .operand_sum = bound_take(pool, features)};
+                                  .seen = bound_take(pool, keys),
+                                  .norm = bound_take(pool, keys),
+                                  .head_seen = bound_take(pool, keys),
+                                  .overflow = bound_take(pool, keys),
+                                  .operand_sum = bound_take(pool, features)};
     return bound_take_terms(pool, keys * features, statistics, &t->head) &&
            bound_take_terms(pool, keys * features, statistics, &t->group);
 }

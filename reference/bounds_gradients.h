@@ -34,8 +34,8 @@ struct bound_gradient_head {
     bool statistics;
     struct bound_panels k_rows;       /* num_keys x head_dim */
     struct bound_panels v_transposed; /* head_dim_v x num_keys */
-    double *k_sum;                  /* of |k|, by feature */
-    struct ref_sum dp_sum;          /* accumulation of dout.v */
+    double *k_sum;                    /* of |k|, by feature */
+    struct ref_sum dp_sum;            /* accumulation of dout.v */
     struct bound_key_terms dk, dv;
 };
 
@@ -44,7 +44,7 @@ struct bound_gradient_block {
     struct bound_matrix dout;
     struct bound_row_state states[BOUND_BLOCK];
     struct bound_block_output o; /* o and its bound, where delta is taken from o */
-    double *dp, *dp_abs;       /* dout . v and sum |dout||v|, without the dropout multiplier */
+    double *dp, *dp_abs;         /* dout . v and sum |dout||v|, without the dropout multiplier */
     double *dx_value, *dx_error, *dx_variance, *dx_bias;
     struct bound_weights ds, pd; /* ds; the dropped-out p that meets dout */
     double ds_norm[BOUND_BLOCK]; /* sum over keys of |ds| and its error */
@@ -56,8 +56,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Adds the block's dx to dbias and its sink terms to dsink, where these have memory. */
-void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block, struct bound_terms *dbias,
-                  struct bound_terms *dsink);
+void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                    struct bound_terms *dbias, struct bound_terms *dsink);
 /* Moves dk and dv of this query head to the group's, with the rounding between if the recipe has one. */
 void bound_end_head(struct bound_gradient_head *g);
 

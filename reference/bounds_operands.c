@@ -47,9 +47,9 @@ enum attest_status bound_for_each(int64_t count, int threads, enum attest_status
     return (enum attest_status)crew.status;
 }
 
-struct bound_matrix bound_decode_rows(struct bound_pool *pool, const struct attest_problem *p, const struct attest_tensor *t,
-                                  const void *data, const struct ref_sequence *s, bool is_k, int64_t b, int64_t h,
-                                  int64_t first, int64_t rows, int64_t features)
+struct bound_matrix bound_decode_rows(struct bound_pool *pool, const struct attest_problem *p,
+                                      const struct attest_tensor *t, const void *data, const struct ref_sequence *s,
+                                      bool is_k, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t features)
 {
     struct bound_matrix m = {.rows = rows, .features = features};
     m.value = bound_take(pool, rows * features);
@@ -81,7 +81,8 @@ static double *panels_of(struct bound_pool *pool, const struct bound_matrix *m, 
 static double itself(double x) { return x; }
 static double square(double x) { return x * x; }
 
-struct bound_panels bound_make_panels(struct bound_pool *pool, const struct bound_matrix *matrix, bool transposed, int which)
+struct bound_panels bound_make_panels(struct bound_pool *pool, const struct bound_matrix *matrix, bool transposed,
+                                      int which)
 {
     struct bound_panels panels = {.k_packed = transposed ? matrix->features : matrix->rows};
     if (which & 1) panels.plain = panels_of(pool, matrix, transposed, itself);
@@ -119,8 +120,8 @@ bool bound_load_keys(struct bound_pool *pool, struct bound_head *head)
     return true;
 }
 
-void bound_product(int64_t rows, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col, const double *panels,
-                 int64_t k_packed, bool add, double *c, int64_t c_row)
+void bound_product(int64_t rows, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col,
+                   const double *panels, int64_t k_packed, bool add, double *c, int64_t c_row)
 {
     if (k > 0) {
         ref_vector()->gemm(rows, n, k, a, a_row, a_col, panels, k_packed, add, c, c_row);

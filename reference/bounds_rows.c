@@ -19,9 +19,10 @@ double bound_with_output(const struct ref_machine *m, int32_t dtype, double valu
 bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block)
 {
     const int64_t size = BOUND_BLOCK * head->ld;
-    double **const arrays[] = {&block->x,     &block->live, &block->score_error, &block->score_sigma,
-                               &block->score_bias, &block->drop, &block->p,      &block->centred,
-                               &block->plus,  &block->rounding, &block->weight_sigma, &block->weight_bias,
+    double **const arrays[] = {&block->x,           &block->live,         &block->score_error,
+                               &block->score_sigma, &block->score_bias,   &block->drop,
+                               &block->p,           &block->centred,      &block->plus,
+                               &block->rounding,    &block->weight_sigma, &block->weight_bias,
                                &block->dot_abs};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) *arrays[i] = bound_take(pool, size);
     const bool capped = head->problem->softcap > 0;
@@ -58,8 +59,7 @@ static void shift_score(const struct bound_head *head, int64_t r, int64_t c, str
     const bool has_bias = p->bias.dtype != ATTEST_ABSENT;
     if (!has_bias && !p->has_alibi) return;
     double bias = 0.0, alibi = 0.0;
-    if (has_bias)
-        bias = ref_load(p->bias.dtype, head->args->bias, ref_score_offset(&p->bias, head->b, head->h, r, c));
+    if (has_bias) bias = ref_load(p->bias.dtype, head->args->bias, ref_score_offset(&p->bias, head->b, head->h, r, c));
     if (p->has_alibi) {
         const int64_t distance = p->k_start + c - (p->q_start + r + head->sequence.alibi_diag);
         alibi = (double)head->args->alibi_slopes[head->h] * fabs((double)distance);
@@ -83,7 +83,8 @@ static bool has_special_operand(const struct bound_head *head, const struct boun
 }
 
 /* Score (i, c) of the block; block->x holds q.k and block->dot_abs sum |q||k|. */
-static void one_score(struct bound_head *head, struct bound_block *block, int64_t i, int64_t c, struct bound_row_state *state)
+static void one_score(struct bound_head *head, struct bound_block *block, int64_t i, int64_t c,
+                      struct bound_row_state *state)
 {
     const struct attest_problem *p = head->problem;
     const struct ref_machine *m = &head->machine;
@@ -124,7 +125,8 @@ static void block_row_scores(struct bound_head *head, struct bound_block *block,
     bool special_known = false;
     for (int64_t c = 0; c < head->ld; ++c) {
         const int64_t at = i * head->ld + c;
-        block->live[at] = block->score_error[at] = block->score_sigma[at] = block->score_bias[at] = block->drop[at] = 0.0;
+        block->live[at] = block->score_error[at] = block->score_sigma[at] = block->score_bias[at] = block->drop[at] =
+            0.0;
         if (c >= head->num_keys || !ref_visible(p, head->args, &head->sequence, head->b, head->h, r, c)) {
             block->x[at] = -INFINITY;
             continue;
@@ -194,7 +196,8 @@ static double rounding_of_weight(const struct ref_rounding *r, double least, dou
     return fmin(r->relative, fmin(fmax(r->relative_below_one, above), fmax(1 - least, above)) / least);
 }
 
-static void row_lse(const struct bound_head *head, const struct bound_block *block, int64_t i, struct bound_row_state *s)
+static void row_lse(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                    struct bound_row_state *s)
 {
     const double *x = block->x + i * head->ld;
     const double sink = head->problem->has_sink ? (double)head->args->sink[head->h] : -INFINITY;
@@ -225,7 +228,8 @@ static void bound_lse(const struct ref_machine *m, double largest_error, double 
     s->lse_sigma = sqrt(variance + rounded / 3);
 }
 
-void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i, struct bound_row_state *s)
+void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                       struct bound_row_state *s)
 {
     const struct ref_machine *m = &head->machine;
     const int64_t n = head->num_keys, at = i * head->ld;

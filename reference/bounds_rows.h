@@ -24,14 +24,14 @@ void bound_release(struct bound_pool *pool);
 
 /* Runs unit(context, i) for i < count on that many threads (0: all cores). Returns the first status that is not OK. */
 enum attest_status bound_for_each(int64_t count, int threads, enum attest_status (*unit)(void *context, int64_t i),
-                                void *context);
+                                  void *context);
 
 /* Rows of a tensor in double; what is not finite is zero and marked. */
 struct bound_matrix {
     int64_t rows, features;
-    double *value;     /* [rows][features] */
-    double *norm;      /* sum of |value| of each row */
-    double *finite;    /* 1 or 0 */
+    double *value;  /* [rows][features] */
+    double *norm;   /* sum of |value| of each row */
+    double *finite; /* 1 or 0 */
 };
 
 /* The right operand of a product: |b|, b and b^2 as panels, those asked for. */
@@ -47,25 +47,26 @@ struct bound_head {
     struct ref_machine machine;
     struct ref_sequence sequence;
     int64_t b, h, h_kv;
-    int64_t num_keys, ld;          /* ld: num_keys rounded up to whole panels */
+    int64_t num_keys, ld; /* ld: num_keys rounded up to whole panels */
     struct bound_matrix k, v;
     struct bound_panels k_transposed; /* head_dim x num_keys, for scores */
     struct bound_panels v_rows;       /* num_keys x head_dim_v */
-    double *v_max, *v_sum;          /* of |v| over the keys, by feature */
-    double fmax;                    /* largest dropout multiplier */
-    struct ref_sum features;        /* accumulation of q.k */
+    double *v_max, *v_sum;            /* of |v| over the keys, by feature */
+    double fmax;                      /* largest dropout multiplier */
+    struct ref_sum features;          /* accumulation of q.k */
 };
-struct bound_matrix bound_decode_rows(struct bound_pool *pool, const struct attest_problem *p, const struct attest_tensor *t,
-                                  const void *data, const struct ref_sequence *s, bool is_k, int64_t b, int64_t h,
-                                  int64_t first, int64_t rows, int64_t features);
+struct bound_matrix bound_decode_rows(struct bound_pool *pool, const struct attest_problem *p,
+                                      const struct attest_tensor *t, const void *data, const struct ref_sequence *s,
+                                      bool is_k, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t features);
 /* which: 1 plain, 2 absolute, 4 square, added. transposed: features x rows, for products along features. */
-struct bound_panels bound_make_panels(struct bound_pool *pool, const struct bound_matrix *matrix, bool transposed, int which);
+struct bound_panels bound_make_panels(struct bound_pool *pool, const struct bound_matrix *matrix, bool transposed,
+                                      int which);
 /* Keys of KV head h_kv; `problem`, `args`, `b` and `h_kv` are set. False where there is no memory. */
 bool bound_load_keys(struct bound_pool *pool, struct bound_head *head);
 
 /* C = A B of a block: rows x n, A with leading dimension head->ld. */
-void bound_product(int64_t rows, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col, const double *panels,
-                 int64_t k_packed, bool add, double *c, int64_t c_row);
+void bound_product(int64_t rows, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col,
+                   const double *panels, int64_t k_packed, bool add, double *c, int64_t c_row);
 
 /* A block of rows against all keys; arrays [BOUND_BLOCK][ld]. What is not seen or has x = -inf is 0 throughout. */
 struct bound_block {
@@ -77,12 +78,12 @@ struct bound_block {
     double *score_sigma, *score_bias;
     double *tanh, *tanh_error; /* of s / softcap; NULL without softcap */
     double *drop;
-    double *p;           /* exp(x - lse) */
-    double *centred;     /* error of the weight that cancels in the mean: times |m v - o| */
-    double *plus;        /* upper bound of the computed weight */
-    double *rounding;    /* error of the weight's rounding before p.v */
+    double *p;                          /* exp(x - lse) */
+    double *centred;                    /* error of the weight that cancels in the mean: times |m v - o| */
+    double *plus;                       /* upper bound of the computed weight */
+    double *rounding;                   /* error of the weight's rounding before p.v */
     double *weight_sigma, *weight_bias; /* of ln p under independent roundings */
-    double *dot_abs;     /* scratch: sum |q||k| */
+    double *dot_abs;                    /* scratch: sum |q||k| */
 };
 bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block);
 
@@ -100,12 +101,13 @@ struct bound_row_state {
     double relative;          /* of the sum l and the final scaling of o */
     double relative_sigma;
     double lse_bound, lse_sigma, lse_bias;
-    struct ref_sum keys;      /* accumulation of p.v */
+    struct ref_sum keys; /* accumulation of p.v */
 };
 /* Scores of rows first .. first + rows of head->h. */
 void bound_block_scores(struct bound_head *head, struct bound_block *block, struct bound_row_state *states);
 /* Weights of row i of the block and their errors in the forward pass. */
-void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i, struct bound_row_state *state);
+void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                       struct bound_row_state *state);
 
 /* o of the block's rows and its bounds, [rows][head_dim_v] each; sigma and bias may be NULL. */
 struct bound_block_output {
@@ -113,7 +115,7 @@ struct bound_block_output {
 };
 /* False where there is no memory. Rows that are empty or broken get zero bounds. */
 bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,
-                 const struct bound_block_output *out);
+                   const struct bound_block_output *out);
 
 /* A bound with the rounding to a tensor's format added, for a result of that magnitude. */
 double bound_with_output(const struct ref_machine *m, int32_t dtype, double value, double bound);

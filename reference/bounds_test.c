@@ -58,7 +58,10 @@ static double largest_share(int accumulate, int width, int bits)
         for (int i = 0; i < n; ++i) {
             const double r = uniform(&state);
             /* one sign; both signs; far apart; one large term and the rest just below the quantum */
-            products[i] = shape == 0 ? fabs(r) : shape == 1 ? r : shape == 2 ? ldexp(r, (int)(20 * uniform(&state))) : r;
+            products[i] = shape == 0   ? fabs(r)
+                          : shape == 1 ? r
+                          : shape == 2 ? ldexp(r, (int)(20 * uniform(&state)))
+                                       : r;
             if (shape == 3) products[i] = i % width == 0 ? 1.0 : 0x1.fffp-1 * ldexp(1.0, -bits) * (i < width);
             products[i] = (float)products[i];
             exact += products[i];
@@ -85,7 +88,8 @@ Test(bounds, faithful_covers_every_tensor_core)
     const struct ref_machine faithful = {.accumulate = ATTEST_ACC_FAITHFUL, .u = 0x1p-24};
     for (int a = ATTEST_ACC_AMPERE; a <= ATTEST_ACC_HOPPER; ++a) {
         const struct ref_machine m = {.accumulate = a, .u = 0x1p-24};
-        for (int64_t n = 1; n < 5000; ++n) cr_assert_leq(ref_sum_features(&m, n).rel, ref_sum_features(&faithful, n).rel);
+        for (int64_t n = 1; n < 5000; ++n)
+            cr_assert_leq(ref_sum_features(&m, n).rel, ref_sum_features(&faithful, n).rel);
     }
 }
 
@@ -112,7 +116,7 @@ Test(bounds, recipes_are_found_by_name)
 
 enum { BATCH = 2, LENGTH_Q = 37, LENGTH_K = 45, HEADS = 4, HEADS_KV = 2, DIM = 24, DIM_V = 17 };
 enum { ROWS_Q = BATCH * LENGTH_Q * HEADS, ROWS_K = BATCH * LENGTH_K * HEADS_KV, SCORES = HEADS * LENGTH_Q * LENGTH_K };
-static const int64_t sizes[REF_NUM_TENSORS] = {ROWS_Q * DIM_V, ROWS_Q, ROWS_Q * DIM, ROWS_K *DIM,
+static const int64_t sizes[REF_NUM_TENSORS] = {ROWS_Q * DIM_V, ROWS_Q, ROWS_Q *DIM, ROWS_K *DIM,
                                                ROWS_K *DIM_V,  SCORES, HEADS};
 
 static struct fixture {
@@ -122,7 +126,7 @@ static struct fixture {
     float bias[SCORES], slopes[HEADS], sink[HEADS], dlse[ROWS_Q], lse[ROWS_Q];
     double oracle[REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
     double bound[2][REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
-} *f;
+} * f;
 
 static struct attest_tensor packed(int32_t dtype, int64_t length, int64_t heads, int64_t features)
 {
@@ -195,7 +199,9 @@ static void add_features(void)
 static void compute_oracle(void)
 {
     const struct ref_forward forward = {f->oracle[REF_O], f->oracle[REF_LSE]};
-    const struct ref_backward backward = {.dq = f->oracle[REF_DQ], .dk = f->oracle[REF_DK], .dv = f->oracle[REF_DV],
+    const struct ref_backward backward = {.dq = f->oracle[REF_DQ],
+                                          .dk = f->oracle[REF_DK],
+                                          .dv = f->oracle[REF_DV],
                                           .dbias = f->p.dbias.dtype ? f->oracle[REF_DBIAS] : NULL,
                                           .dsink = f->p.has_sink ? f->oracle[REF_DSINK] : NULL};
     cr_assert_eq(ref_forward(&f->p, &f->a.forward, &forward, 1), ATTEST_OK);
@@ -366,7 +372,8 @@ Test(bounds, do_not_depend_on_the_number_of_threads)
     for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){.bound = f->bound[1][t]};
     cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, ref_recipe("hopper"), &b[REF_O], &b[REF_LSE], 3), ATTEST_OK);
     cr_assert_eq(ref_bound_backward(&f->p, &f->a, ref_recipe("hopper"), b, 3), ATTEST_OK);
-    for (int t = 0; t < REF_NUM_TENSORS; ++t) cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
+    for (int t = 0; t < REF_NUM_TENSORS; ++t)
+        cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
 }
 
 /* Gradients summed over a group whose heads are rounded one by one carry that rounding. */

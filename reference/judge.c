@@ -61,7 +61,8 @@ static void note_use(struct ref_report *r, const struct element *e, double use)
     r->use_bound = e->bound;
 }
 
-static void judge_element(const struct ref_format *format, const struct element *e, struct ref_report *r, struct tally *t)
+static void judge_element(const struct ref_format *format, const struct element *e, struct ref_report *r,
+                          struct tally *t)
 {
     ++r->count;
     r->nan_count += isnan(e->got) && !isnan(e->want);
@@ -142,8 +143,9 @@ static void judge_at(struct subject *s, int64_t canonical, int64_t offset, const
     judge_element(s->format, &e, s->report, &s->tally);
 }
 
-static void judge_rows(const struct attest_problem *p, const struct attest_forward_args *a, const struct attest_tensor *t,
-                       bool is_k, int64_t heads, int64_t features, struct subject *subject)
+static void judge_rows(const struct attest_problem *p, const struct attest_forward_args *a,
+                       const struct attest_tensor *t, bool is_k, int64_t heads, int64_t features,
+                       struct subject *subject)
 {
     for (int64_t b = 0; b < p->batch; ++b) {
         const struct ref_sequence s = ref_sequence(p, a, b);
@@ -187,8 +189,9 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
                struct ref_report *report)
 {
     const struct attest_tensor *const row_tensors[] = {&p->o, &p->lse, &p->dq, &p->dk, &p->dv};
-    const int32_t dtype = tensor == REF_DBIAS ? p->dbias.dtype : tensor == REF_DSINK ? ATTEST_FP32
-                                                                                     : row_tensors[tensor]->dtype;
+    const int32_t dtype = tensor == REF_DBIAS   ? p->dbias.dtype
+                          : tensor == REF_DSINK ? ATTEST_FP32
+                                                : row_tensors[tensor]->dtype;
     *report = (struct ref_report){.use = 0.0};
     struct subject s = {got, dtype, ref_format(dtype), oracle, bound, report, {0}};
     switch (tensor) {

@@ -245,7 +245,8 @@ Test(judge, strides_of_the_problem_are_followed)
     for (int r = 0; r < ROWS; ++r)
         for (int h = 0; h < HEADS; ++h)
             for (int x = 0; x < FEATURES; ++x)
-                ref_store(ATTEST_BF16, heads_first, (h * ROWS + r) * FEATURES + x, f.want[(r * HEADS + h) * FEATURES + x]);
+                ref_store(ATTEST_BF16, heads_first, (h * ROWS + r) * FEATURES + x,
+                          f.want[(r * HEADS + h) * FEATURES + x]);
     const struct ref_bound b = {f.bound, NULL, NULL};
     ref_judge(&f.p, &f.a, REF_O, heads_first, f.want, &b, 0, &f.report);
     cr_assert_eq(f.report.verdict, REF_PASS);

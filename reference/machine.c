@@ -83,8 +83,7 @@ static struct ref_sum sum_of(const struct ref_machine *m, double terms, double s
     }
     const double alignment = m->accumulate == ATTEST_ACC_HOPPER ? 0.25 : 0.5; /* a term's truncation, of 2^-23 */
     const double n = alignment * terms + steps;
-    return (struct ref_sum){expm1(n * truncation + (steps + 3) * m->u), sqrt(n / 12) * truncation,
-                            n * truncation / 2};
+    return (struct ref_sum){expm1(n * truncation + (steps + 3) * m->u), sqrt(n / 12) * truncation, n * truncation / 2};
 }
 
 static int64_t step_terms(const struct ref_machine *m) { return m->accumulate == ATTEST_ACC_HOPPER ? 16 : 8; }

@@ -17,20 +17,20 @@ struct ref_rounding {
 
 struct ref_machine {
     int32_t accumulate;
-    double u;          /* unit roundoff of the working precision */
-    double tiny;       /* what underflow may cost one operation, flushing to zero allowed */
-    double lost;       /* what underflow of an operand may cost a product, per unit of the other operand */
+    double u;             /* unit roundoff of the working precision */
+    double tiny;          /* what underflow may cost one operation, flushing to zero allowed */
+    double lost;          /* what underflow of an operand may cost a product, per unit of the other operand */
     double least_operand; /* smallest normal number of a product's operands */
-    double huge;       /* intermediates up to here do not overflow */
-    double exp_error;  /* relative, of one exponential; as a bound of |ln(computed / true)| */
-    double tanh_error; /* relative; beside it tanh_floor, absolute */
+    double huge;          /* intermediates up to here do not overflow */
+    double exp_error;     /* relative, of one exponential; as a bound of |ln(computed / true)| */
+    double tanh_error;    /* relative; beside it tanh_floor, absolute */
     double tanh_floor;
     double log_error; /* |computed - ln l| <= log_error (1 + |ln l|) */
     int64_t tile_k;   /* 0: one rescaling per key */
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
-    int32_t o_dtype;     /* of o, or what o would be where only delta is given */
-    bool rounds_outputs; /* false: results stay in the working precision */
+    int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
+    bool rounds_outputs;                                 /* false: results stay in the working precision */
     struct ref_rounding p, p_dv, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
 };
 
