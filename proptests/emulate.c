@@ -1,0 +1,157 @@
+/* emulate.c - the recipes' forward pass: online softmax over tiles of keys (Milakov & Gimelshein 2018; Dao 2023,
+ * algorithm 1), in fp32 with the roundings that the recipe names. */
+#include "proptests/emulate.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "proptests/emulate_formats.h"
+#include "proptests/emulate_head.h"
+#include "reference/bounds.h" /* for ref_recipes, which is data */
+
+#define EMULATION(NAME, RECIPE, TILE_K) \
+    {NAME, &ref_recipes[RECIPE], 0, emulate_forward, emulate_backward, attest_merge, TILE_K}
+
+const struct implementation emulations[] = {
+    EMULATION("fp32", 0, 16),
+    EMULATION("mixed", 1, 32),
+    EMULATION("flash", 2, 16),
+    EMULATION("ampere", 3, 16),
+    EMULATION("hopper", 4, 64),
+    EMULATION("fp32-tile2", 0, 2), /* edges of tiles in the smallest cases */
+    EMULATION("flash-tile128", 2, 128),
+    {0},
+};
+
+const struct implementation *emulation_named(const char *name)
+{
+    for (const struct implementation *e = emulations; e->name; ++e)
+        if (strcmp(e->name, name) == 0) return e;
+    return NULL;
+}
+
+/* A block of query rows on its way through the keys. */
+struct rows {
+    int64_t r0, count;
+    float q[TILE_Q * MAX_FEATURES];
+    float max[TILE_Q], sum[TILE_Q]; /* of the exponents; of exp(x - max) */
+    float o[TILE_Q][MAX_FEATURES];  /* sum of p v, p = exp(x - max) */
+    bool seen[TILE_Q];              /* the row has seen a key */
+};
+
+/* The larger one; a NaN on either side stays. */
+static float max_or_nan(float a, float b) { return a > b || isnan(a) ? a : b; }
+
+static void start_rows(const struct head *head, int64_t r0, struct rows *rows)
+{
+    rows->r0 = r0;
+    rows->count = least(TILE_Q, head->seqlen_q - r0);
+    head_load_q(head, &head->p->q, head->a->q, r0, rows->count, head->p->head_dim, rows->q);
+    memset(rows->o, 0, sizeof rows->o);
+    for (int64_t i = 0; i < TILE_Q; ++i) { /* a sink is a key with that score and no value */
+        rows->max[i] = head->p->has_sink ? head->a->sink[head->h] : -INFINITY;
+        rows->sum[i] = rows->max[i] == -INFINITY ? 0.0f : 1.0f;
+        rows->seen[i] = false;
+        if (MUTANT(head, MUTANT_FINITE_INFINITY)) rows->max[i] = max_or_nan(rows->max[i], -5e4f);
+    }
+}
+
+static float round_p(const struct head *head, float p)
+{
+    if (!head->self->recipe->round_p) return p;
+    const float rounded = emulate_round(head->p->v.dtype, p);
+    if (MUTANT(head, MUTANT_P_TRUNCATED) && rounded > p) return emulate_round(head->p->v.dtype, 2 * p - rounded);
+    return rounded;
+}
+
+/* Row i of a tile: new maximum, sum and weights; what was added up so far is scaled to the new maximum. */
+static void softmax_row(const struct head *head, const struct score_tile *tile, int64_t i, struct rows *rows, float *p)
+{
+    float max = rows->max[i];
+    for (int64_t j = 0; j < tile->keys; ++j) {
+        if (!tile->seen[i][j]) continue;
+        max = max_or_nan(max, tile->x[i][j]);
+        rows->seen[i] = true;
+    }
+    memset(p, 0, (size_t)tile->keys * sizeof *p);
+    if (max == -INFINITY && MUTANT(head, MUTANT_MAXIMUM_RESET)) max = 0.0f;
+    if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
+
+    const float alpha = rows->max[i] == INFINITY ? 1.0f : expf(rows->max[i] - max);
+    rows->max[i] = max;
+    rows->sum[i] *= alpha;
+    for (int64_t x = 0; x < head->p->head_dim_v; ++x) rows->o[i][x] *= alpha;
+    for (int64_t j = 0; j < tile->keys; ++j) {
+        if (!tile->seen[i][j]) continue;
+        const float e = expf(tile->x[i][j] - max);
+        rows->sum[i] += e;
+        p[j] = tile->dropped[i][j] ? 0.0f : round_p(head, e);
+    }
+}
+
+static void absorb_tile(const struct head *head, int64_t c0, struct rows *rows)
+{
+    const struct attest_problem *p = head->p;
+    struct score_tile tile = {.r0 = rows->r0, .rows = rows->count, .c0 = c0};
+    float k[MAX_TILE_K * MAX_FEATURES], v[MAX_TILE_K * MAX_FEATURES], weights[TILE_Q][MAX_TILE_K];
+    tile.padding_counts = MUTANT(head, MUTANT_PADDING_SCORED);
+    head_load_k(head, &p->k, head->a->k, c0, p->head_dim, k);
+    head_load_k(head, &p->v, head->a->v, c0, p->head_dim_v, v);
+    score_tile_compute(head, rows->q, k, &tile);
+    for (int64_t i = 0; i < tile.rows; ++i) softmax_row(head, &tile, i, rows, weights[i]);
+    const struct unit unit = unit_of(head, p->v.dtype, p->v.dtype);
+    const struct seen all = {0}, seen = {tile.seen[0], MAX_TILE_K, 1};
+    unit_multiply(&unit, tile.rows, p->head_dim_v, tile.keys, (struct matrix){weights[0], MAX_TILE_K, 1},
+                  MUTANT(head, MUTANT_MASKED_NAN) ? all : seen, (struct matrix){v, p->head_dim_v, 1},
+                  (struct matrix){rows->o[0], MAX_FEATURES, 1});
+}
+
+static void store_row(const struct head *head, int64_t r, const float *o, float scale, float lse)
+{
+    const struct attest_problem *p = head->p;
+    const int64_t at = head_offset_q(head, &p->o, r);
+    for (int64_t x = 0; x < p->head_dim_v; ++x) emulate_store(p->o.dtype, head->a->o, at + x, o[x] * scale);
+    if (!p->lse.dtype) return;
+    struct head place = *head;
+    if (MUTANT(head, MUTANT_LSE_HEADS_SWAPPED)) {
+        const int64_t group = p->num_heads_q / p->num_heads_kv;
+        place.h = head->h % group * p->num_heads_kv + head->h / group;
+    }
+    emulate_store(p->lse.dtype, head->a->lse, head_offset_q(&place, &p->lse, r), lse);
+}
+
+static void finish_rows(const struct head *head, const struct rows *rows)
+{
+    for (int64_t i = 0; i < rows->count; ++i) {
+        const float max = rows->max[i], sum = rows->sum[i];
+        const bool is_empty = !rows->seen[i] && max == -INFINITY; /* what was added up is 0 */
+        const float lse = isfinite(max) ? max + logf(sum) : max;
+        store_row(head, rows->r0 + i, rows->o[i], is_empty ? 1.0f : head->drop_scale / sum, lse);
+    }
+}
+
+static void forward_head(const struct head *head)
+{
+    static const float zeros[MAX_FEATURES];
+    const int64_t tile_k = head->self->tile_k, whole = head->seqlen_k / tile_k * tile_k;
+    const int64_t end = MUTANT(head, MUTANT_TAIL_DROPPED) ? whole : head->seqlen_k;
+    for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) {
+        struct rows rows;
+        start_rows(head, r0, &rows);
+        for (int64_t c0 = 0; c0 < end; c0 += tile_k) absorb_tile(head, c0, &rows);
+        finish_rows(head, &rows);
+    }
+    for (int64_t r = head->seqlen_q; r < head->rows_q; ++r) store_row(head, r, zeros, 1.0f, -INFINITY);
+}
+
+enum attest_status emulate_forward(const struct implementation *self, const struct attest_problem *p,
+                                   const struct attest_forward_args *a)
+{
+    for (int64_t b = 0; b < p->batch; ++b) {
+        for (int64_t h = 0; h < p->num_heads_q; ++h) {
+            const struct head head = head_of(self, p, a, b, h);
+            forward_head(&head);
+        }
+    }
+    return ATTEST_OK;
+}

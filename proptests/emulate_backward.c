@@ -1,0 +1,299 @@
+/* emulate_backward.c - the recipes' backward pass (Dao 2023, algorithm 2): p is computed again as exp(x - lse),
+ * a tile of keys at a time against all query rows. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proptests/emulate_formats.h"
+#include "proptests/emulate_head.h"
+
+/* One query head. Its rows are in memory as fp32; rows that see no key are zero. */
+struct gradients {
+    struct head head;
+    const struct attest_backward_args *a;
+    float *q, *dout;                    /* [seqlen_q][head_dim], [seqlen_q][head_dim_v] */
+    float *lse, *delta, *dlse;          /* [seqlen_q] */
+    float *dq;                          /* [seqlen_q][head_dim], sums of ds k */
+    float *dk, *dv;                     /* [seqlen_k][...], sums over the query heads of a group */
+    float *dbias;                       /* packed, 1 for an axis that is summed over */
+    float *dsink;                       /* [num_heads_q] */
+};
+
+/* One tile of keys. dk and dv: sums of ds q and p dout over the rows of this query head. */
+struct keys {
+    int64_t c0;
+    float k[MAX_TILE_K * MAX_FEATURES], v[MAX_TILE_K * MAX_FEATURES];
+    float dk[MAX_TILE_K][MAX_FEATURES], dv[MAX_TILE_K][MAX_FEATURES];
+};
+
+/* A tile of scores on its way back. p_dv: p as dv sees it, dropped ones 0, not yet scaled by drop_scale. */
+struct gradient_tile {
+    struct score_tile scores;
+    float p[TILE_Q][MAX_TILE_K], p_dv[TILE_Q][MAX_TILE_K], dp[TILE_Q][MAX_TILE_K], ds[TILE_Q][MAX_TILE_K];
+};
+
+static bool sees_a_key(const struct head *head, int64_t r)
+{
+    for (int64_t c = 0; c < head->seqlen_k; ++c)
+        if (head_visible(head, r, c)) return true;
+    return false;
+}
+
+/* x, p and dp = m (dout . v) of a tile. */
+static void compute_p_dp(const struct gradients *g, struct keys *keys, int64_t r0, struct gradient_tile *t)
+{
+    const struct head *head = &g->head;
+    const struct attest_problem *p = head->p;
+    t->scores = (struct score_tile){.r0 = r0, .rows = least(TILE_Q, head->seqlen_q - r0), .c0 = keys->c0};
+    t->scores.padding_counts = MUTANT(head, MUTANT_TAIL_UNMASKED);
+    score_tile_compute(head, g->q + r0 * p->head_dim, keys->k, &t->scores);
+    memset(t->dp, 0, sizeof t->dp);
+    const struct unit unit = unit_of(head, p->dout.dtype, p->v.dtype);
+    unit_multiply(&unit, t->scores.rows, t->scores.keys, p->head_dim_v,
+                  (struct matrix){g->dout + r0 * p->head_dim_v, p->head_dim_v, 1}, (struct seen){0},
+                  (struct matrix){keys->v, 1, p->head_dim_v}, (struct matrix){t->dp[0], MAX_TILE_K, 1});
+    for (int64_t i = 0; i < t->scores.rows; ++i) {
+        for (int64_t j = 0; j < t->scores.keys; ++j) {
+            if (!t->scores.seen[i][j]) continue;
+            t->p[i][j] = expf(t->scores.x[i][j] - g->lse[r0 + i]);
+            t->dp[i][j] = t->scores.dropped[i][j] ? 0.0f * t->dp[i][j] : head->drop_scale * t->dp[i][j];
+        }
+    }
+}
+
+/* delta from the p and dp at hand: one more pass over the keys. */
+static void compute_exact_delta(const struct gradients *g, struct keys *keys)
+{
+    const struct head *head = &g->head;
+    struct gradient_tile t;
+    for (keys->c0 = 0; keys->c0 < head->seqlen_k; keys->c0 += head->self->tile_k) {
+        head_load_k(head, &head->p->k, head->a->k, keys->c0, head->p->head_dim, keys->k);
+        head_load_k(head, &head->p->v, head->a->v, keys->c0, head->p->head_dim_v, keys->v);
+        for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) {
+            compute_p_dp(g, keys, r0, &t);
+            for (int64_t i = 0; i < t.scores.rows; ++i)
+                for (int64_t j = 0; j < t.scores.keys; ++j)
+                    if (t.scores.seen[i][j]) g->delta[r0 + i] += t.p[i][j] * t.dp[i][j];
+        }
+    }
+}
+
+static float delta_from_o(const struct gradients *g, int64_t r)
+{
+    const struct attest_problem *p = g->head.p;
+    const int64_t o = head_offset_q(&g->head, &p->o, r);
+    float delta = 0.0f;
+    for (int64_t x = 0; x < p->head_dim_v; ++x)
+        delta += g->dout[r * p->head_dim_v + x] * emulate_load(p->o.dtype, g->head.a->o, o + x);
+    return delta;
+}
+
+static float scalar(const struct gradients *g, const struct attest_tensor *t, const void *data, int64_t r)
+{
+    return emulate_load(t->dtype, data, head_offset_q(&g->head, t, r));
+}
+
+/* Everything that belongs to the query rows. A row that sees no key is not read; with a sink, its dlse is. */
+static void load_rows(struct gradients *g, struct keys *keys)
+{
+    const struct head *head = &g->head;
+    const struct attest_problem *p = head->p;
+    const bool exact = !p->delta.dtype && head->self->recipe->delta == ATTEST_DELTA_EXACT;
+    for (int64_t r = 0; r < head->seqlen_q; ++r) {
+        const bool sees = sees_a_key(head, r);
+        memset(g->q + r * p->head_dim, 0, (size_t)p->head_dim * sizeof *g->q);
+        memset(g->dout + r * p->head_dim_v, 0, (size_t)p->head_dim_v * sizeof *g->dout);
+        g->lse[r] = g->delta[r] = g->dlse[r] = 0.0f;
+        if (!sees && !p->has_sink) continue;
+        g->lse[r] = scalar(g, &p->lse, head->a->lse, r);
+        if (p->dlse.dtype) g->dlse[r] = scalar(g, &p->dlse, g->a->dlse, r);
+        if (p->delta.dtype && (sees || p->external_lse)) g->delta[r] = scalar(g, &p->delta, g->a->delta, r);
+        if (!sees) continue;
+        head_load_q(head, &p->q, head->a->q, r, 1, p->head_dim, g->q + r * p->head_dim);
+        head_load_q(head, &p->dout, g->a->dout, r, 1, p->head_dim_v, g->dout + r * p->head_dim_v);
+        if (!p->delta.dtype && !exact) g->delta[r] = delta_from_o(g, r);
+    }
+    if (exact) compute_exact_delta(g, keys);
+}
+
+/* dbias = dx, summed over the axes of stride zero. */
+static void add_dbias(const struct gradients *g, int64_t r, int64_t c, float dx)
+{
+    const struct attest_problem *p = g->head.p;
+    const struct attest_score_tensor *t = &p->dbias;
+    int64_t at = t->batch ? g->head.b : 0;
+    at = at * (t->head ? p->num_heads_q : 1) + (t->head ? g->head.h : 0);
+    at = at * (t->seqlen_q ? p->seqlen_q : 1) + (t->seqlen_q ? r : 0);
+    at = at * (t->seqlen_k ? p->seqlen_k : 1) + (t->seqlen_k ? c : 0);
+    g->dbias[at] += dx;
+}
+
+/* p to p_dv, dx and ds as the matrix units get them. */
+static void compute_ds(const struct gradients *g, struct gradient_tile *t)
+{
+    const struct head *head = &g->head;
+    const struct attest_recipe *recipe = head->self->recipe;
+    for (int64_t i = 0; i < t->scores.rows; ++i) {
+        const int64_t r = t->scores.r0 + i;
+        for (int64_t j = 0; j < t->scores.keys; ++j) {
+            t->p_dv[i][j] = t->ds[i][j] = 0.0f;
+            if (!t->scores.seen[i][j]) continue;
+            const float p = t->p[i][j], th = t->scores.tanh[i][j];
+            const float dx = p * (t->dp[i][j] - g->delta[r] + g->dlse[r]);
+            const float ds = head->p->softcap > 0 ? dx * (1.0f - th * th) : dx;
+            const float kept = t->scores.dropped[i][j] ? 0.0f * p : p;
+            t->p_dv[i][j] = recipe->round_p ? emulate_round(head->p->dout.dtype, kept) : kept;
+            t->ds[i][j] = recipe->round_ds ? emulate_round(head->p->q.dtype, ds) : ds;
+            if (g->dbias && t->scores.c0 + j < head->seqlen_k) add_dbias(g, r, t->scores.c0 + j, dx);
+        }
+    }
+}
+
+/* One tile: dv += p^T dout, dk += ds^T q, dq += ds k. */
+static void absorb_tile(const struct gradients *g, struct keys *keys, int64_t r0)
+{
+    const struct attest_problem *p = g->head.p;
+    struct gradient_tile t;
+    compute_p_dp(g, keys, r0, &t);
+    compute_ds(g, &t);
+    const int64_t rows = t.scores.rows, count = t.scores.keys, d = p->head_dim, d_v = p->head_dim_v;
+    const struct seen seen = {t.scores.seen[0], MAX_TILE_K, 1}, seen_t = {t.scores.seen[0], 1, MAX_TILE_K};
+    const struct matrix p_t = {t.p_dv[0], 1, MAX_TILE_K}, ds = {t.ds[0], MAX_TILE_K, 1}, ds_t = {t.ds[0], 1, MAX_TILE_K};
+    const struct unit for_dv = unit_of(&g->head, p->dout.dtype, p->dout.dtype);
+    const struct unit for_ds = unit_of(&g->head, p->q.dtype, p->q.dtype);
+    unit_multiply(&for_dv, count, d_v, rows, p_t, seen_t, (struct matrix){g->dout + r0 * d_v, d_v, 1},
+                  (struct matrix){keys->dv[0], MAX_FEATURES, 1});
+    unit_multiply(&for_ds, count, d, rows, ds_t, seen_t, (struct matrix){g->q + r0 * d, d, 1},
+                  (struct matrix){keys->dk[0], MAX_FEATURES, 1});
+    unit_multiply(&for_ds, rows, d, count, ds, seen, (struct matrix){keys->k, d, 1},
+                  (struct matrix){g->dq + r0 * d, d, 1});
+}
+
+/* The finished dk or dv of one query head joins those of its group. */
+static void add_to_group(const struct head *head, int64_t c0, int64_t features, float scale, int32_t dtype,
+                         float (*sum)[MAX_FEATURES], float *group)
+{
+    const int64_t group_size = head->p->num_heads_q / head->p->num_heads_kv;
+    const bool rounds = head->self->recipe->round_dkv_heads && group_size > 1;
+    for (int64_t j = 0; j < least(head->self->tile_k, head->seqlen_k - c0); ++j) {
+        for (int64_t x = 0; x < features; ++x) {
+            const float value = scale * sum[j][x];
+            float *total = &group[(c0 + j) * features + x];
+            if (MUTANT(head, MUTANT_GROUP_NOT_SUMMED)) *total = 0.0f;
+            *total += rounds ? emulate_round(dtype, value) : value;
+        }
+    }
+}
+
+static void store_dq(const struct gradients *g)
+{
+    const struct head *head = &g->head;
+    const struct attest_problem *p = head->p;
+    for (int64_t r = 0; r < head->rows_q; ++r) {
+        const int64_t at = head_offset_q(head, &p->dq, r);
+        for (int64_t x = 0; x < p->head_dim; ++x)
+            emulate_store(p->dq.dtype, g->a->dq, at + x,
+                          r < head->seqlen_q ? p->softmax_scale * g->dq[r * p->head_dim + x] : 0.0f);
+    }
+}
+
+static void store_group(const struct head *head, const struct attest_tensor *t, int64_t features, const float *group,
+                        void *data)
+{
+    const int64_t end = MUTANT(head, MUTANT_PAST_USED_UNWRITTEN) ? head->seqlen_k : head->rows_k;
+    for (int64_t c = 0; c < end; ++c) {
+        const int64_t at = head_offset_k(head, t, c);
+        for (int64_t x = 0; x < features; ++x)
+            emulate_store(t->dtype, data, at + x, c < head->seqlen_k ? group[c * features + x] : 0.0f);
+    }
+}
+
+/* The sink's score has the derivative p_sink (dlse - delta): it has no value, so its dp is 0. */
+static void add_dsink(const struct gradients *g)
+{
+    const float sink = g->head.a->sink[g->head.h];
+    for (int64_t r = 0; r < g->head.seqlen_q; ++r)
+        g->dsink[g->head.h] += expf(sink - g->lse[r]) * (g->dlse[r] - g->delta[r]);
+}
+
+static void backward_head(struct gradients *g, struct keys *keys)
+{
+    const struct head *head = &g->head;
+    const struct attest_problem *p = head->p;
+    memset(g->dq, 0, (size_t)(head->seqlen_q * p->head_dim) * sizeof *g->dq);
+    load_rows(g, keys);
+    for (keys->c0 = 0; keys->c0 < head->seqlen_k; keys->c0 += head->self->tile_k) {
+        head_load_k(head, &p->k, head->a->k, keys->c0, p->head_dim, keys->k);
+        head_load_k(head, &p->v, head->a->v, keys->c0, p->head_dim_v, keys->v);
+        memset(keys->dk, 0, sizeof keys->dk);
+        memset(keys->dv, 0, sizeof keys->dv);
+        for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) absorb_tile(g, keys, r0);
+        add_to_group(head, keys->c0, p->head_dim, p->softmax_scale, p->dk.dtype, keys->dk, g->dk);
+        add_to_group(head, keys->c0, p->head_dim_v, head->drop_scale, p->dv.dtype, keys->dv, g->dv);
+    }
+    store_dq(g);
+    if (p->has_sink) add_dsink(g);
+}
+
+static int64_t dbias_count(const struct attest_problem *p)
+{
+    const struct attest_score_tensor *t = &p->dbias;
+    return (t->batch ? p->batch : 1) * (t->head ? p->num_heads_q : 1) * (t->seqlen_q ? p->seqlen_q : 1) *
+           (t->seqlen_k ? p->seqlen_k : 1);
+}
+
+static void store_dbias(const struct gradients *g)
+{
+    const struct attest_problem *p = g->head.p;
+    const struct attest_score_tensor *t = &p->dbias;
+    const float *value = g->dbias;
+    for (int64_t b = 0; b < (t->batch ? p->batch : 1); ++b)
+        for (int64_t h = 0; h < (t->head ? p->num_heads_q : 1); ++h)
+            for (int64_t r = 0; r < (t->seqlen_q ? p->seqlen_q : 1); ++r)
+                for (int64_t c = 0; c < (t->seqlen_k ? p->seqlen_k : 1); ++c)
+                    emulate_store(t->dtype, g->a->dbias, score_offset(t, b, h, r, c), *value++);
+}
+
+static void run(struct gradients *g, struct keys *keys, const struct implementation *self,
+                const struct attest_problem *p)
+{
+    const int64_t group = p->num_heads_q / p->num_heads_kv;
+    for (int64_t b = 0; b < p->batch; ++b) {
+        for (int64_t h_kv = 0; h_kv < p->num_heads_kv; ++h_kv) {
+            memset(g->dk, 0, (size_t)(p->seqlen_k * p->head_dim) * sizeof *g->dk);
+            memset(g->dv, 0, (size_t)(p->seqlen_k * p->head_dim_v) * sizeof *g->dv);
+            for (int64_t h = h_kv * group; h < (h_kv + 1) * group; ++h) {
+                g->head = head_of(self, p, &g->a->forward, b, h);
+                backward_head(g, keys);
+            }
+            g->head.h_kv = h_kv;
+            store_group(&g->head, &p->dk, p->head_dim, g->dk, g->a->dk);
+            store_group(&g->head, &p->dv, p->head_dim_v, g->dv, g->a->dv);
+        }
+    }
+    if (p->dbias.dtype) store_dbias(g);
+    if (p->has_sink && g->a->dsink) memcpy(g->a->dsink, g->dsink, (size_t)p->num_heads_q * sizeof *g->dsink);
+}
+
+enum attest_status emulate_backward(const struct implementation *self, const struct attest_problem *p,
+                                    const struct attest_backward_args *a)
+{
+    struct gradients g = {.a = a, .head = {.self = self, .p = p, .a = &a->forward}};
+    const int64_t counts[] = {p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim_v, p->seqlen_q, p->seqlen_q,
+                              p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_k * p->head_dim,
+                              p->seqlen_k * p->head_dim_v, p->dbias.dtype ? dbias_count(p) : 0, p->num_heads_q};
+    float **const arrays[] = {&g.q, &g.dout, &g.lse, &g.delta, &g.dlse, &g.dq, &g.dk, &g.dv, &g.dbias, &g.dsink};
+    int64_t total = 0;
+    for (int i = 0; i < 10; ++i) total += counts[i];
+    float *const memory = calloc((size_t)total + 1, sizeof *memory);
+    struct keys *const keys = malloc(sizeof *keys);
+    if (memory && keys) {
+        float *next = memory;
+        for (int i = 0; i < 10; next += counts[i++]) *arrays[i] = next;
+        if (!p->dbias.dtype) g.dbias = NULL;
+        run(&g, keys, self, p);
+    }
+    free(memory);
+    free(keys);
+    return memory && keys ? ATTEST_OK : ATTEST_OUT_OF_MEMORY;
+}
