@@ -18,7 +18,7 @@
  * where all of a row's visible scores are: p is then exp(x - lse), NaN where that is inf - inf.
  *
  * Error: the distance to the exact result of the contract's formulas is within the bound that
- * reference/bounds.h gives for ref_recipe_oracle(); reference/judge_test.c checks it against ball arithmetic. */
+ * reference/bounds.h gives without a recipe; reference/arb_test.c checks it against ball arithmetic. */
 #ifndef ATTEST_REFERENCE_ORACLE_H
 #define ATTEST_REFERENCE_ORACLE_H
 
@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 /* The exponential is within this many units in the last place of the true value (of the smallest double where
- * the result is subnormal): the documented bound of glibc's libmvec, checked by oracle_test.c. */
+ * the result is subnormal): the documented bound of glibc's libmvec, checked by vector_test.c. */
 #define REF_EXP_ULPS 4.0
 
 int64_t ref_rows_q(const struct attest_problem *p); /* rows of q in memory: batch * seqlen_q or total_q */
