@@ -22,8 +22,10 @@ enum verdict verdict_of(enum ref_verdict v)
 static struct ref_bound widened(const struct ref_bound *b, const double *oracle, int64_t size)
 {
     struct ref_bound wide = {allocate((size_t)size, sizeof(double)), b->sigma, b->bias};
-    for (int64_t i = 0; i < size; ++i)
-        wide.bound[i] = b->bound[i] + ref_half_ulp(ATTEST_FP32, fabs(oracle[i]) + b->bound[i]);
+    for (int64_t i = 0; i < size; ++i) {
+        const double magnitude = fabs(oracle[i]) + b->bound[i];
+        wide.bound[i] = b->bound[i] + (isfinite(magnitude) ? ref_half_ulp(ATTEST_FP32, magnitude) : 0);
+    }
     return wide;
 }
 
