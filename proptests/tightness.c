@@ -87,13 +87,18 @@ struct subject {
 
 static const enum tensor_id ids[] = {T_O, T_LSE, T_DQ, T_DK, T_DV, T_DBIAS};
 
+/* The families of the statistical verdict, on problems whose scores differ from each other. */
+static bool is_statistical(const struct prop_case *c)
+{
+    const enum family f = c->data.family;
+    const bool family = f == FAMILY_NORMAL || f == FAMILY_OUTLIER || f == FAMILY_MEAN || f == FAMILY_RECORDED;
+    return family && !(c->features & (FEATURE(SCALE) | FEATURE(SOFTCAP) | FEATURE(BROADCAST) | FEATURE(FP8)));
+}
+
 static void oracle_of(struct subject *s, struct prop_case *c)
 {
     const bool forward = c->p.o.dtype != ATTEST_ABSENT && !c->p.external_lse;
-    const enum family family = c->data.family;
-    *s = (struct subject){.c = c};
-    s->statistical =
-        family == FAMILY_NORMAL || family == FAMILY_OUTLIER || family == FAMILY_MEAN || family == FAMILY_RECORDED;
+    *s = (struct subject){.c = c, .statistical = is_statistical(c)};
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
         const bool is_forward = t <= REF_LSE, is_sink = t == REF_DSINK;
         s->present[t] = is_forward ? forward : is_sink ? c->p.has_sink : t != REF_DBIAS || c->p.dbias.dtype;

@@ -35,6 +35,14 @@ static void weigh_row(const struct bound_head *head, const struct bound_block *b
     }
 }
 
+/* The multiplier of dropout may come last and enlarge what underflow took before. */
+double bound_lost_of_o(const struct bound_head *head, const struct bound_row_state *s, int64_t c)
+{
+    const struct ref_machine *m = &head->machine;
+    const double live = (double)s->live, steps = (double)(3 * s->live + 3 * s->rescales + 8);
+    return head->fmax * (m->lost * (1 + head->v_sum[c] + live * m->least_operand) + steps * m->tiny);
+}
+
 /* What any weighted mean of the rows of v can be away from another, rounding included. */
 static double hull(const struct bound_head *head, const struct bound_row_state *s, int64_t c)
 {
@@ -62,8 +70,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
     for (int64_t c = 0; c < d_v; ++c) {
         const int64_t at = i * d_v + c;
         const double o = out->o[at], size = fabs(o);
-        const double lost = m->lost * (1 + head->fmax * head->v_sum[c] + (double)s->live * m->least_operand) +
-                            (double)(3 * s->live + 3 * s->rescales + 8) * m->tiny;
+        const double lost = bound_lost_of_o(head, s, c);
         double bound = out->bound[at] + size * s->shift + lost;
         bound += relative * (size + bound);
         bound = s->blurred ? hull(head, s, c) + lost : fmin(bound, hull(head, s, c) + lost);

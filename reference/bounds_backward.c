@@ -43,7 +43,8 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     const double summed = sum.sigma * t->absolute[from];
     const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
     to->sigma[index] = sqrt(variance + (half * half + 3 * m->u * m->u * value * value) / 3);
-    put(to->bias, index, scale * (t->bias[from] + sum.bias * t->absolute[from] + lost));
+    put(to->bias, index,
+        scale * (t->bias[from] + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
 }
 
 /* dq of a block: rows of the block against all keys. */
@@ -61,8 +62,8 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live;
-            const double lost =
-                m->lost * (block->ds_norm[i] + g->k_sum[c] + live * m->least_operand) + 3 * live * m->tiny;
+            const double lost = head->fmax * (3 * live * m->tiny +
+                                              m->lost * (block->ds_norm[i] + g->k_sum[c] + live * m->least_operand));
             finish_element(&f, terms, i * p->head_dim + c, sum, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
         }
@@ -86,8 +87,8 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
         const int64_t row = (g->head.sequence.first_k + j) * p->num_heads_kv + g->head.h_kv;
         for (int64_t c = 0; c < features; ++c) {
             const double seen = terms->seen[j];
-            const double lost = m->lost * (terms->norm[j] + terms->operand_sum[c] + seen * m->least_operand) +
-                                (3 * seen + (double)group) * m->tiny;
+            const double operands = terms->norm[j] + terms->operand_sum[c] + seen * m->least_operand;
+            const double lost = g->head.fmax * (m->lost * operands + (3 * seen + (double)group) * m->tiny);
             finish_element(&f, &terms->group, j * features + c, sum, lost, terms->overflow[j] != 0.0,
                            &b->tensors[tensor], row * features + c);
         }
@@ -105,6 +106,7 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     if (!t->variance) return;
     bound_product(m, n, k, w->variance, a_row, a_col, operand->square, packed, add, t->variance, n);
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
+    if (w->known) bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
 }
 
 static void add_key_products(const struct bound_gradient_head *g, const struct bound_gradient_block *block,

@@ -56,8 +56,8 @@ static double dp_error(const struct bound_gradient_head *g, const struct bound_g
 
 /* Sum over features of |dout| times what is given of o: its size, its bound, its final roundings. */
 struct dout_sums {
-    double size, bound, final;
-    bool overflow; /* an o may round to infinity */
+    double size, bound, final, o; /* o: sum |o| itself */
+    bool overflow;                /* an o may round to infinity */
 };
 
 static struct dout_sums sum_dout(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -71,9 +71,9 @@ static struct dout_sums sum_dout(const struct bound_gradient_head *g, const stru
     for (int64_t c = 0; c < p->head_dim_v; ++c) {
         const int64_t at = i * p->head_dim_v + c;
         const double dout = fabs(block->dout.value[at]), o = fabs(block->o.o[at]), bound = block->o.bound[at];
-        const double lost = m->lost * (1 + g->head.fmax * g->head.v_sum[c] + (double)s->live * m->least_operand) +
-                            (double)(3 * s->live + 3 * s->rescales + 8) * m->tiny;
+        const double lost = bound_lost_of_o(&g->head, s, c);
         sums.overflow |= m->rounds_outputs && o + bound >= ref_format(m->o_dtype)->overflow;
+        sums.o += o + bound;
         sums.size += dout * (o + bound);
         sums.bound += dout * bound;
         sums.final += dout * (bound_with_output(m, m->o_dtype, o, bound) - bound + relative * (o + bound) + lost);
@@ -128,7 +128,7 @@ static void delta_from_o(const struct bound_gradient_head *g, struct bound_gradi
     const double off = actual <= worst ? actual + ORACLE_SHARE * worst : worst;
     if ((sums.overflow && !(actual <= worst)) || !(sums.size < m->huge)) block->states[i].overflow = true;
     const double d_v = (double)problem_of(g)->head_dim_v;
-    const double lost = m->lost * (block->dout.norm[i] + d_v) + 2 * d_v * m->tiny;
+    const double lost = m->lost * (block->dout.norm[i] + sums.o + d_v * m->least_operand) + 2 * d_v * m->tiny;
     row->delta_error = off + g->dp_sum.rel * sums.size + 2 * m->u * (fabs(row->delta) + off) + lost;
     row->delta_bias = off + (g->dp_sum.bias + 8 * g->dp_sum.sigma) * sums.size + 2 * m->u * fabs(row->delta) + lost;
 }
@@ -223,11 +223,12 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
 {
     const struct ref_machine *m = &g->head.machine;
     const int64_t at = i * g->head.ld + j;
-    const double u = m->u, p = v->p[j], p_error = v->p_error[j], dp = v->drop[j] * v->dp[j];
+    const double u = m->u, tiny = m->tiny * g->head.fmax, p = v->p[j], p_error = v->p_error[j],
+                 dp = v->drop[j] * v->dp[j];
     const double z = dp - row->delta + row->dlse, dx = p * z, sizes = fabs(dp) + fabs(row->delta) + fabs(row->dlse);
-    const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + m->tiny;
+    const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + tiny;
     double error = p_error * fabs(z) + (p + p_error) * z_error;
-    error += 2 * u * (fabs(dx) + error) + m->tiny;
+    error += 2 * u * (fabs(dx) + error) + tiny;
     const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
     const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
     const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
@@ -236,10 +237,10 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->dx_value[at] = dx;
     block->dx_error[at] = error;
     block->dx_variance[at] = variance;
-    block->dx_bias[at] = bias;
+    block->dx_bias[at] = bias + tiny;
     const struct slope c = slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
-    const double ds_error = capped + 3 * u * (fabs(ds) + capped) + m->tiny;
+    const double ds_error = capped + 3 * u * (fabs(ds) + capped) + tiny;
     const double rounded = m->ds.relative * (fabs(ds) + ds_error) + m->ds.tiny;
     if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < m->huge) || !(sizes < m->huge))
         block->states[i].overflow = true;
@@ -248,7 +249,7 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->ds.absolute[at] = fabs(ds);
     block->ds.error[at] = ds_error + rounded;
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew + half * half / 3;
-    block->ds.bias[at] = c.value * bias + fabs(dx) * c.bias;
+    block->ds.bias[at] = c.value * bias + fabs(dx) * c.bias + tiny;
     block->ds_norm[i] += fabs(ds) + block->ds.error[at];
 }
 
@@ -260,6 +261,19 @@ static double half_unit_of_p(const struct ref_rounding *r, double p, double drop
     return fmax(drop * fmax(ref_half_ulp(r->dtype, p), r->tiny), ref_half_ulp(r->dtype, drop * p));
 }
 
+/* The rounding of p in the statistics. Many p may be equal, and then round alike: what is known is no noise. */
+static void round_pd(struct bound_gradient_block *block, int64_t at, const struct ref_rounding *r, double p,
+                     double p_error, double drop, double half)
+{
+    const double rounded = ref_round(r->dtype, p - p_error);
+    if (drop != 1.0) /* p may be rounded before or after the multiplier */
+        block->pd.bias[at] += half;
+    else if (rounded == ref_round(r->dtype, p + p_error))
+        block->pd.known[at] = rounded - p;
+    else
+        block->pd.variance[at] += half * half / 3;
+}
+
 /* The dropped-out p that meets dout. */
 static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
                    const struct view *v, const struct row *row)
@@ -269,14 +283,15 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double drop = v->drop[j], pd = drop * v->p[j], error = drop * v->p_error[j] + 3 * m->u * pd * (drop != 1.0);
     const double skew = pd * v->weight_sigma[j];
     block->pd.value[at] = block->pd.absolute[at] = pd;
-    block->pd.bias[at] = pd * (v->weight_bias[j] + row->lse_bias);
+    block->pd.bias[at] = pd * (v->weight_bias[j] + row->lse_bias) + m->tiny;
     if (!(pd + error < fmin(m->p_dv.overflow, m->huge))) {
         block->states[i].overflow = true;
         return;
     }
     const double half = half_unit_of_p(&m->p_dv, v->p[j] + v->p_error[j], drop);
     block->pd.error[at] = error + half;
-    block->pd.variance[at] = skew * skew + half * half / 3;
+    block->pd.variance[at] = skew * skew;
+    if (g->statistics && half > 0.0) round_pd(block, at, &m->p_dv, v->p[j], v->p_error[j], drop, half);
 }
 
 /* p_sink (dlse - delta), summed into dsink. */
@@ -406,6 +421,7 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     if (!to->variance) return;
     to->variance[at] += from->variance[index];
     to->bias[at] += from->bias[index];
+    if (from->known) to->known[at] += from->known[index];
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -444,12 +460,17 @@ void bound_add_sums(const struct bound_gradient_head *g, const struct bound_grad
 
 bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, struct bound_terms *t)
 {
-    *t = (struct bound_terms){
-        bound_take(pool, count), bound_take(pool, count), bound_take(pool, count), NULL, NULL, bound_take(pool, count),
-        bound_take(pool, count), bound_take(pool, count), bound_take(pool, count)};
+    *t = (struct bound_terms){.value = bound_take(pool, count),
+                              .absolute = bound_take(pool, count),
+                              .error = bound_take(pool, count),
+                              .rounding = bound_take(pool, count),
+                              .rounding_variance = bound_take(pool, count),
+                              .count = bound_take(pool, count),
+                              .overflow = bound_take(pool, count)};
     if (statistics) {
         t->variance = bound_take(pool, count);
         t->bias = bound_take(pool, count);
+        t->known = bound_take(pool, count);
     }
     return !pool->failed;
 }
@@ -480,7 +501,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     double **const arrays[] = {&block->dp,          &block->dp_abs,      &block->dx_value,    &block->dx_error,
                                &block->dx_variance, &block->dx_bias,     &block->ds.value,    &block->ds.absolute,
                                &block->ds.error,    &block->ds.variance, &block->ds.bias,     &block->pd.value,
-                               &block->pd.absolute, &block->pd.error,    &block->pd.variance, &block->pd.bias};
+                               &block->pd.absolute, &block->pd.error,    &block->pd.variance, &block->pd.bias,
+                               &block->pd.known};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
     block->o = (struct bound_block_output){bound_take(pool, outputs), bound_take(pool, outputs), NULL, NULL};
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
@@ -507,7 +529,7 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
             }
             bound_add_term(&t->group, at, &t->head, at);
             t->head.value[at] = t->head.absolute[at] = t->head.error[at] = 0.0;
-            if (t->head.variance) t->head.variance[at] = t->head.bias[at] = 0.0;
+            if (t->head.variance) t->head.variance[at] = t->head.bias[at] = t->head.known[at] = 0.0;
         }
         t->head_seen[j] = 0.0;
     }

@@ -221,7 +221,8 @@ static void bound_lse(const struct ref_machine *m, double largest_error, double 
     const double sum_error = terms * m->u * (1 + terms * m->u) + 2 * terms * m->tiny;
     const double log_error = m->log_error * (1 + log_sum) + 2 * m->u * log_sum;
     s->relative = sum_error;
-    s->lse_bound = fmin(s->shift, largest_error + 0x1p-60 * terms) + sum_error + log_error + 2 * m->tiny;
+    const double spread = largest_error + 0x1p-60 * terms;
+    s->lse_bound = (s->blurred ? spread : fmin(s->shift, spread)) + sum_error + log_error + 2 * m->tiny;
     s->lse_bound += 3 * m->u * (fabs(s->top) + fabs(s->lse));
     const double rounded = m->u * m->u * (terms + 3 * (s->top * s->top + s->lse * s->lse)) + log_error * log_error;
     s->relative_sigma = m->u * sqrt(terms / 3);
@@ -281,7 +282,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
         block->weight_bias[at + c] = bias;
     }
     variance += (double)s->rescales * exponentials;
+    s->blurred = s->shift > 1.0 || largest_error > LARGE_EXPONENT_ERROR;
     bound_lse(m, largest_error, variance, s);
-    s->blurred = s->shift > 1.0;
     s->shift *= factor;
 }

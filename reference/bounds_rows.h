@@ -117,6 +117,9 @@ struct bound_block_output {
 bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,
                    const struct bound_block_output *out);
 
+/* What underflow may cost feature c of o. */
+double bound_lost_of_o(const struct bound_head *head, const struct bound_row_state *s, int64_t c);
+
 /* A bound with the rounding to a tensor's format added, for a result of that magnitude. */
 double bound_with_output(const struct ref_machine *m, int32_t dtype, double value, double bound);
 
