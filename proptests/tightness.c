@@ -170,6 +170,14 @@ struct sweep {
     struct shares (*table)[NUM_FAMILIES][MAX_EMULATIONS]; /* one for each worker */
 };
 
+/* The other tile sizes of a recipe take every eighth case. */
+static bool is_first_of_recipe(int r)
+{
+    for (int i = 0; i < r; ++i)
+        if (emulations[i].recipe == emulations[r].recipe) return false;
+    return true;
+}
+
 static void one_case(void *context, int64_t index, int worker)
 {
     struct sweep *sweep = context;
@@ -183,7 +191,8 @@ static void one_case(void *context, int64_t index, int worker)
     case_draw(&c, &choices, &request);
     if (c.p.batch > 0) oracle_of(&s, &c);
     for (int r = 0; r < sweep->num_emulations && c.p.batch > 0; ++r)
-        run(&s, &emulations[r], 1, &sweep->table[worker][family][r]);
+        if (is_first_of_recipe(r) || index / NUM_FAMILIES % 8 == 0)
+            run(&s, &emulations[r], 1, &sweep->table[worker][family][r]);
     case_free(&c);
 }
 
