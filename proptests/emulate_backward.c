@@ -158,7 +158,8 @@ static void absorb_tile(const struct gradients *g, struct keys *keys, int64_t r0
     compute_ds(g, &t);
     const int64_t rows = t.scores.rows, count = t.scores.keys, d = p->head_dim, d_v = p->head_dim_v;
     const struct seen seen = {t.scores.seen[0], MAX_TILE_K, 1}, seen_t = {t.scores.seen[0], 1, MAX_TILE_K};
-    const struct matrix p_t = {t.p_dv[0], 1, MAX_TILE_K}, ds = {t.ds[0], MAX_TILE_K, 1}, ds_t = {t.ds[0], 1, MAX_TILE_K};
+    const struct matrix p_t = {t.p_dv[0], 1, MAX_TILE_K};
+    const struct matrix ds = {t.ds[0], MAX_TILE_K, 1}, ds_t = {t.ds[0], 1, MAX_TILE_K};
     const struct unit for_dv = unit_of(&g->head, p->dout.dtype, p->dout.dtype);
     const struct unit for_ds = unit_of(&g->head, p->q.dtype, p->q.dtype);
     unit_multiply(&for_dv, count, d_v, rows, p_t, seen_t, (struct matrix){g->dout + r0 * d_v, d_v, 1},

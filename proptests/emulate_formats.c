@@ -80,7 +80,8 @@ static uint32_t narrow_to(int32_t dtype, float value)
     const uint32_t significand = magnitude >> 23 ? (magnitude & 0x7fffffu) | 0x800000u : (magnitude & 0x7fffffu) << 1;
     const int dropped = 23 - f->fraction_bits + below;
     if (dropped > 25) return sign;
-    const uint32_t kept = significand >> dropped, rest = significand & ((1u << dropped) - 1), half = 1u << (dropped - 1);
+    const uint32_t kept = significand >> dropped, half = 1u << (dropped - 1);
+    const uint32_t rest = significand & ((1u << dropped) - 1);
     const uint32_t rounded = kept + (rest > half || (rest == half && (kept & 1)));
 
     /* The significand's leading bit, or a carry out of it, counts one in the exponent. */

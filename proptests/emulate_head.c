@@ -110,7 +110,8 @@ bool head_dropped(const struct head *head, int64_t r, int64_t c)
     const uint64_t stream = (uint64_t)(a->dropout_stream ? a->dropout_stream[index] : index);
     const uint64_t high = offset + (stream << 32);
     const int lane = (int)(j % 8);
-    const uint32_t word = philox((uint32_t)(j / 8), (uint32_t)i, (uint32_t)high, (uint32_t)(high >> 32), seed, lane / 2);
+    const uint32_t word =
+        philox((uint32_t)(j / 8), (uint32_t)i, (uint32_t)high, (uint32_t)(high >> 32), seed, lane / 2);
     return (word >> (lane % 2 * 16) & 0xffff) < head->drop_below;
 }
 
@@ -137,7 +138,8 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
 
 struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b)
 {
-    return (struct unit){head->self->recipe->accumulate, {emulate_min_exponent(dtype_a), emulate_min_exponent(dtype_b)}};
+    return (struct unit){head->self->recipe->accumulate,
+                         {emulate_min_exponent(dtype_a), emulate_min_exponent(dtype_b)}};
 }
 
 /* x of one visible score from q.k. */
