@@ -253,7 +253,7 @@ struct attest_recipe {
     int32_t round_dkv_heads; /* 1: the dk, dv of each query head are rounded to 16 bits before the sum over a group */
     int32_t delta;      /* enum attest_delta */
     int32_t tile_k;     /* keys between two rescalings of o by the running maximum; 0: unknown, as bad as 1 */
-    int32_t reserved0;  /* 0 */
+    int32_t round_p_ds; /* 1: ds too may be made of a p rounded to dout's dtype; 0: of p in fp32 */
     double exp_error;   /* largest relative error of the exponential where its result is normal in fp32 */
     double tanh_error;  /* of softcap's tanh: |computed - tanh| <= tanh_error |tanh| + 2^-22 */
     const char *name;

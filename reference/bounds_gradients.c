@@ -217,21 +217,30 @@ static struct slope slope_of(const struct bound_gradient_head *g, const struct b
                           .sigma = 2 * t * block->rows.score_sigma[at] / cap};
 }
 
+/* Half a unit of p's storage format. p comes normalised, so its binade is known; the dropout multiplier may come
+ * before or after. */
+static double half_unit_of_p(const struct ref_rounding *r, double p, double drop)
+{
+    if (r->dtype == ATTEST_ABSENT) return 0.0;
+    return fmax(drop * fmax(ref_half_ulp(r->dtype, p), r->tiny), ref_half_ulp(r->dtype, drop * p));
+}
+
 /* dx and ds of score j of row i. */
 static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
                    const struct view *v, const struct row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     const int64_t at = i * g->head.ld + j;
-    const double u = m->u, tiny = m->tiny * g->head.fmax, p = v->p[j], p_error = v->p_error[j],
-                 dp = v->drop[j] * v->dp[j];
+    const double u = m->u, tiny = m->tiny * g->head.fmax, p = v->p[j], dp = v->drop[j] * v->dp[j];
+    const double p_half = half_unit_of_p(&m->p_ds, p + v->p_error[j], 1.0), p_error = v->p_error[j] + p_half;
     const double z = dp - row->delta + row->dlse, dx = p * z, sizes = fabs(dp) + fabs(row->delta) + fabs(row->dlse);
     const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + tiny;
     double error = p_error * fabs(z) + (p + p_error) * z_error;
     error += 2 * u * (fabs(dx) + error) + tiny;
     const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
     const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
-    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
+    const double variance =
+        p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx + p_half * p_half * z * z / 3;
     const double bias =
         p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
     block->dx_value[at] = dx;
@@ -251,14 +260,6 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew + half * half / 3;
     block->ds.bias[at] = c.value * bias + fabs(dx) * c.bias + tiny;
     block->ds_norm[i] += fabs(ds) + block->ds.error[at];
-}
-
-/* Half a unit of p's storage format. p comes normalised, so its binade is known; the dropout multiplier may come
- * before or after. */
-static double half_unit_of_p(const struct ref_rounding *r, double p, double drop)
-{
-    if (r->dtype == ATTEST_ABSENT) return 0.0;
-    return fmax(drop * fmax(ref_half_ulp(r->dtype, p), r->tiny), ref_half_ulp(r->dtype, drop * p));
 }
 
 /* The rounding of p in the statistics. Many p may be equal, and then round alike: what is known is no noise. */

@@ -61,6 +61,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.rounds_outputs = true;
     if (recipe->round_p) m.p = rounding_to(p->v.dtype);
     if (recipe->round_p && p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype);
+    if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype);
     if (recipe->round_ds) m.ds = rounding_to(p->q.dtype);
     if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {
         m.dk_heads = rounding_to(p->dk.dtype);

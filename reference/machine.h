@@ -31,7 +31,7 @@ struct ref_machine {
     bool delta_from_o;
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
-    struct ref_rounding p, p_dv, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
+    struct ref_rounding p, p_dv, p_ds, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
 };
 
 /* recipe NULL: the oracle. */

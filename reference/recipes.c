@@ -29,6 +29,7 @@ const struct attest_recipe ref_recipes[] = {
     {.struct_size = sizeof(struct attest_recipe),
      .accumulate = ATTEST_ACC_FAITHFUL,
      .round_p = 1,
+     .round_p_ds = 1,
      .round_ds = 1,
      .round_dkv_heads = 1,
      .delta = ATTEST_DELTA_FROM_ROUNDED_O,

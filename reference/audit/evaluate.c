@@ -81,31 +81,47 @@ struct evaluation *evaluate(struct evaluations *all, const struct attest_problem
     return e;
 }
 
+static struct ref_bound allocate_bound(const struct attest_problem *p, enum ref_tensor which)
+{
+    return (struct ref_bound){allocate_doubles(p, which), allocate_doubles(p, which), allocate_doubles(p, which)};
+}
+
 void evaluate_bounds(struct evaluations *all, struct evaluation *e, int recipe)
 {
     const struct attest_recipe *r = &ref_recipes[recipe];
     struct ref_bound *bounds = e->bounds[recipe];
     if (bounds[REF_O].bound != NULL) return;
-    for (int t = 0; t < num_tensors(&e->problem); ++t)
-        bounds[t] = (struct ref_bound){allocate_doubles(&e->problem, (enum ref_tensor)t),
-                                       allocate_doubles(&e->problem, (enum ref_tensor)t),
-                                       allocate_doubles(&e->problem, (enum ref_tensor)t)};
+    for (int t = REF_O; t <= REF_LSE; ++t) bounds[t] = allocate_bound(&e->problem, (enum ref_tensor)t);
     progress(all, "bounds of recipe", r->name);
     require_memory(ref_bound_forward(&e->problem, &e->args.forward, r, &bounds[REF_O], &bounds[REF_LSE], all->threads));
+}
+
+void evaluate_gradient_bounds(const struct evaluations *all, const struct evaluation *e, int recipe, void *o, void *lse,
+                              struct ref_bound bounds[REF_NUM_TENSORS])
+{
     if (e->oracle[REF_DQ] == NULL) return;
-    require_memory(ref_bound_backward(&e->problem, &e->args, r, bounds, all->threads));
+    struct attest_backward_args args = e->args;
+    args.forward.o = o;
+    args.forward.lse = lse;
+    for (int t = REF_DQ; t <= REF_DV; ++t) bounds[t] = allocate_bound(&e->problem, (enum ref_tensor)t);
+    progress(all, "bounds of gradients, recipe", ref_recipes[recipe].name);
+    require_memory(ref_bound_backward(&e->problem, &args, &ref_recipes[recipe], bounds, all->threads));
+}
+
+void bounds_free(struct ref_bound bounds[REF_NUM_TENSORS])
+{
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+        free(bounds[t].bound);
+        free(bounds[t].sigma);
+        free(bounds[t].bias);
+        bounds[t] = (struct ref_bound){NULL, NULL, NULL};
+    }
 }
 
 static void evaluation_free(struct evaluation *e)
 {
     for (int t = 0; t < CASE_NUM_TENSORS; ++t) free(e->oracle[t]);
-    for (int r = 0; r < MAX_RECIPES; ++r) {
-        for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
-            free(e->bounds[r][t].bound);
-            free(e->bounds[r][t].sigma);
-            free(e->bounds[r][t].bias);
-        }
-    }
+    for (int r = 0; r < MAX_RECIPES; ++r) bounds_free(e->bounds[r]);
     free(e->owned);
     free(e);
 }

@@ -17,7 +17,7 @@ struct evaluation {
     struct attest_backward_args args;
     void *owned;                                           /* a bias made for this evaluation, or NULL */
     double *oracle[CASE_NUM_TENSORS];                      /* gradients are NULL where there is no dout */
-    struct ref_bound bounds[MAX_RECIPES][REF_NUM_TENSORS]; /* NULL arrays until asked for */
+    struct ref_bound bounds[MAX_RECIPES][REF_NUM_TENSORS]; /* of o and lse; NULL arrays until asked for */
     struct evaluation *next;
 };
 
@@ -37,8 +37,14 @@ int64_t canonical_size(const struct attest_problem *p, enum ref_tensor which);
 /* The evaluation of this problem with ALiBi in this form; NULL where the form cannot be evaluated. */
 struct evaluation *evaluate(struct evaluations *all, const struct attest_problem *p, enum alibi_form alibi);
 
-/* Computes the bounds of ref_recipes[recipe] if they are not there yet. */
+/* Computes the bounds of o and lse for ref_recipes[recipe] if they are not there yet. */
 void evaluate_bounds(struct evaluations *all, struct evaluation *e, int recipe);
+
+/* Those of dq, dk and dv, which depend on the o and lse that the gradients were computed from: what an
+ * implementation returned, NULL where it did not. Into `bounds`, for bounds_free; nothing without dout. */
+void evaluate_gradient_bounds(const struct evaluations *all, const struct evaluation *e, int recipe, void *o, void *lse,
+                              struct ref_bound bounds[REF_NUM_TENSORS]);
+void bounds_free(struct ref_bound bounds[REF_NUM_TENSORS]);
 
 void progress(const struct evaluations *all, const char *what, const char *detail);
 void progress_end(const struct evaluations *all);

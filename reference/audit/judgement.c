@@ -29,13 +29,19 @@ static struct ref_bound widened(const struct ref_bound *b, const double *oracle,
     return wide;
 }
 
-/* The rewritten problem of an ALiBi form has the outputs' layout of the answer: only the scores differ. */
-static void judge_tensor(const struct evaluation *e, enum ref_tensor which, const void *got, int recipe,
-                         bool statistical, const struct convention *c, struct ref_report *report)
+const struct ref_bound *judgement_bound(const struct judgement *j, int recipe, enum ref_tensor which)
 {
+    return which <= REF_LSE ? &j->evaluation->bounds[recipe][which] : &j->gradients[recipe][which];
+}
+
+/* The rewritten problem of an ALiBi form has the outputs' layout of the answer: only the scores differ. */
+static void judge_tensor(const struct judgement *j, enum ref_tensor which, const void *got, int recipe,
+                         bool statistical, struct ref_report *report)
+{
+    const struct evaluation *e = j->evaluation;
     const struct attest_forward_args *a = &e->args.forward;
-    struct ref_bound bound = e->bounds[recipe][which];
-    const bool is_converted = which == REF_LSE && c->lse_base2;
+    struct ref_bound bound = *judgement_bound(j, recipe, which);
+    const bool is_converted = which == REF_LSE && j->convention.lse_base2;
     if (is_converted) bound = widened(&bound, e->oracle[which], canonical_size(&e->problem, which));
     ref_judge(&e->problem, a, which, got, e->oracle[which], &bound, statistical, report);
     if (is_converted) free(bound.bound);
@@ -70,6 +76,9 @@ static bool judge_by(struct evaluations *all, const struct audit *audit, const s
         j->plus_inf_count = convention_convert_lse(c, &p, &e->args.forward, e->oracle[REF_LSE], j->lse);
         if (c->lse_plus_inf && j->plus_inf_count == 0) return false;
     }
+    bounds_free(j->gradients[recipe]);
+    evaluate_gradient_bounds(all, e, recipe, (void *)a->got[REF_O], j->lse != NULL ? j->lse : (void *)a->got[REF_LSE],
+                             j->gradients[recipe]);
     for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
         struct judged_tensor *judged = &j->tensors[t];
         judged->present = a->got[t] != NULL || a->unsupported[t] != NULL;
@@ -78,7 +87,7 @@ static bool judge_by(struct evaluations *all, const struct audit *audit, const s
         judged->got = t == REF_LSE && j->lse != NULL ? j->lse : a->got[t];
         judged->verdict = VERDICT_UNSUPPORTED;
         if (judged->reason != NULL) continue;
-        judge_tensor(e, (enum ref_tensor)t, judged->got, recipe, audit->problem->statistical, c,
+        judge_tensor(j, (enum ref_tensor)t, judged->got, recipe, audit->problem->statistical,
                      &judged->reports[recipe]);
         judged->verdict = verdict_of(judged->reports[recipe].verdict);
     }
@@ -138,6 +147,7 @@ void judge_answer(struct evaluations *all, const struct audit *audit, const stru
 void judgement_free(struct judgement *j)
 {
     free(j->lse);
+    for (int recipe = 0; recipe < MAX_RECIPES; ++recipe) bounds_free(j->gradients[recipe]);
     notes_free(&j->notes);
 }
 

@@ -25,6 +25,7 @@ struct judgement {
     float *lse;                    /* converted, or NULL */
     int64_t plus_inf_count;        /* +inf in it that were read as -inf */
     struct judged_tensor tensors[CASE_NUM_TENSORS];
+    struct ref_bound gradients[MAX_RECIPES][REF_NUM_TENSORS]; /* bounds given this implementation's o and lse */
     struct notes notes; /* conventions that were inferred */
 };
 
@@ -41,6 +42,9 @@ struct audit {
 
 void judge_answer(struct evaluations *all, const struct audit *audit, const struct answer *a, struct judgement *j);
 void judgement_free(struct judgement *j);
+
+/* The bound that a tensor was judged by. */
+const struct ref_bound *judgement_bound(const struct judgement *j, int recipe, enum ref_tensor which);
 
 /* The worst of all verdicts, as an exit status. */
 int audit_exit_status(const struct audit *audit);

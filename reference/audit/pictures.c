@@ -90,7 +90,7 @@ json_t *picture_json(const struct audit *audit, const struct judgement *j, enum 
     const bool of_keys = which == REF_DK || which == REF_DV;
     const int64_t heads = of_keys ? p->num_heads_kv : p->num_heads_q;
     const int64_t dim = which == REF_LSE ? 1 : which == REF_O || which == REF_DV ? p->head_dim_v : p->head_dim;
-    const double *oracle = e->oracle[which], *bound = e->bounds[audit->recipe][which].bound;
+    const double *oracle = e->oracle[which], *bound = judgement_bound(j, audit->recipe, which)->bound;
     struct picture picture = new_picture(of_keys ? p->seqlen_k : p->seqlen_q, p->batch * heads);
     for (int64_t lane = 0; lane < picture.lanes; ++lane) {
         const int64_t b = lane / heads, h = lane % heads;
