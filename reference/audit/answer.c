@@ -68,6 +68,15 @@ static char *shape_error(const struct answer *a, const struct tensor *t, const s
     return wrong;
 }
 
+static char *lse_shape_error(const struct answer *a, const struct tensor *t, struct extent e)
+{
+    char *shape = case_shape_text(t);
+    char *wrong = sentence("lse of '%s' has shape %s; the inputs ask for [batch, heads, seqlen_q] = [%lld, %lld, %lld]",
+                           a->name, shape, (long long)e.batch, (long long)e.heads, (long long)e.seqlen);
+    free(shape);
+    return wrong;
+}
+
 static char *place_tensor(const struct audit_case *c, enum ref_tensor which, const struct tensor *t, struct answer *a)
 {
     const struct extent want = expected_extent(&c->problem, which);
@@ -75,7 +84,7 @@ static char *place_tensor(const struct audit_case *c, enum ref_tensor which, con
     struct extent e;
     if (which == REF_LSE) {
         if (!case_lse_strides(t, want.batch, want.heads, want.seqlen, &placed))
-            return sentence("lse of '%s' does not have the shape [batch, heads, seqlen_q] of the inputs", a->name);
+            return lse_shape_error(a, t, want);
     } else {
         if (!case_extent(t, c->layout, &e) || memcmp(&e, &want, sizeof e) != 0) return shape_error(a, t, c, want);
         placed = case_packed(t->dtype, e, c->layout);
@@ -102,7 +111,8 @@ void answer_place(const struct audit_case *c, struct answer *a)
         const struct tensor *t = tensor_set_find(&a->set, ref_tensor_names[which]);
         if (t == NULL) continue;
         any = true;
-        a->error = place_tensor(c, (enum ref_tensor)which, t, a);
+        a->error = tensor_set_twice(&a->set, t->name);
+        if (a->error == NULL) a->error = place_tensor(c, (enum ref_tensor)which, t, a);
     }
     if (a->error != NULL) return;
     if (!any) {

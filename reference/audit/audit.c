@@ -14,6 +14,13 @@ static void open_answers(const struct options *options, struct audit *audit)
         if (!answer_is_continuation(options, i)) answer_open(options, i, &audit->answers[audit->num_answers++]);
 }
 
+static void note_unread(const struct answer *a, struct notes *notes)
+{
+    char *unread = tensor_set_unread(&a->set);
+    if (unread != NULL) note(notes, "'%s' also holds %s: not judged", a->name, unread);
+    free(unread);
+}
+
 static void judge_all(const struct options *options, struct audit *audit)
 {
     struct evaluations *all = &audit->evaluations;
@@ -24,6 +31,7 @@ static void judge_all(const struct options *options, struct audit *audit)
         answer_place(audit->problem, &audit->answers[i]);
         judge_answer(all, audit, &audit->answers[i], &audit->judgements[i]);
         progress_end(all);
+        note_unread(&audit->answers[i], &audit->judgements[i].notes);
         if (audit->answers[i].error != NULL) fprintf(stderr, "audit: %s\n", audit->answers[i].error);
     }
 }
@@ -36,6 +44,10 @@ static int write_reports(const struct options *options, const struct audit *audi
     } reports[] = {{options->json, report_write_json}, {options->junit, report_write_junit},
                    {options->html, report_write_html}};
     int failed = 0;
+    if (fflush(stdout) != 0) {
+        fprintf(stderr, "audit: standard output cannot be written: %s\n", strerror(errno));
+        failed = AUDIT_EXIT_UNUSABLE;
+    }
     for (size_t i = 0; i < sizeof reports / sizeof *reports; ++i) {
         if (reports[i].path == NULL || reports[i].write(audit, reports[i].path)) continue;
         fprintf(stderr, "audit: %s cannot be written: %s\n", reports[i].path, strerror(errno));

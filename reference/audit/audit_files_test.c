@@ -193,7 +193,7 @@ Test(layout, lse_decides_before_the_smaller_number)
     expect_text(audit_stdout(), "layout shd (a returned lse has that order)");
     fixture_write_results(&f, "x.st", "o,dq"); /* without it the guess is wrong, and said */
     expect_run(1, "in.st x.st");
-    expect_text(audit_stdout(), "layout hsd (guessed: fewer heads than rows)");
+    expect_text(audit_stdout(), "layout hsd (guessed: fewer heads than rows; --layout states it)");
     fixture_free(&f);
 }
 
@@ -211,7 +211,7 @@ Test(layout, lse_of_rows_before_heads_is_read_too)
     const struct tensor wrong = tensor_of("lse", ATTEST_FP32, 2, (int64_t[]){4, 4}, turned);
     fixture_write_tensors("x.st", &wrong, 1);
     expect_run(2, "in.st x.st --layout=shd");
-    expect_text(audit_stderr(), "lse of 'x' does not have the shape");
+    expect_text(audit_stderr(), "lse of 'x' has shape [4, 4]; the inputs ask for [batch, heads, seqlen_q] = [1, 2, 8]");
     fixture_free(&f);
 }
 
@@ -312,6 +312,97 @@ Test(format, settings_come_from_metadata_and_options_go_first)
 }
 
 /* ---- reports ---- */
+
+/* ---- what must not go unnoticed ---- */
+
+static void small_problem(struct fixture *f)
+{
+    *f = fixture_new(8, 8, 2, 1);
+    fixture_make(f);
+    fixture_write_inputs(f, "in.st");
+    fixture_write_results(f, "x.st", all_names);
+}
+
+Test(files, a_tensor_that_two_files_hold_is_refused)
+{
+    struct fixture f;
+    small_problem(&f);
+    fixture_write_results(&f, "o.st", "o,lse");
+    fixture_write_results(&f, "dq.st", "dq");
+    expect_run(0, "in.st x=o.st x=dq.st --scale=.25");
+    expect_run(2, "in.st x=x.st x=dq.st --scale=.25");
+    expect_text(audit_stderr(), "tensor dq is in both x.st and dq.st");
+    const struct tensor twice[] = {tensor_of("dout", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.dout),
+                                   tensor_of("do", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.dout),
+                                   tensor_of("q", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.q),
+                                   tensor_of("k", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.k),
+                                   tensor_of("v", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.v)};
+    fixture_write_tensors("in.st", twice, 5);
+    expect_run(2, "in.st x.st --scale=.25");
+    expect_text(audit_stderr(), "the inputs hold both");
+    write_npy("q.npy", "(1, 1, 1)", "1234", 4);
+    run_in_folder("mkdir other; cp q.npy other");
+    expect_run(2, "q.npy other/q.npy x.st");
+    expect_text(audit_stderr(), "tensor q is in both q.npy and other/q.npy");
+    fixture_free(&f);
+}
+
+Test(files, tensors_that_nothing_looks_for_are_named)
+{
+    struct fixture f;
+    small_problem(&f);
+    struct tensor tensors[12] = {tensor_of("o", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.o),
+                                 tensor_of("k", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.k),
+                                 tensor_of("LSE\n", ATTEST_FP32, 2, (int64_t[]){2, 8}, f.lse)};
+    expect_run(0, "in.st x.st --scale=.25");
+    cr_expect_null(strstr(audit_stdout(), "not judged"), "%s", audit_stdout());
+    cr_expect_null(strstr(audit_stdout(), "not read"), "%s", audit_stdout());
+    fixture_write_tensors("y.st", tensors, 3);
+    expect_run(0, "in.st y.st --scale=.25");
+    expect_text(audit_stdout(), "'y' also holds 'LSE?': not judged");
+    for (int i = 3; i < 12; ++i)
+        tensors[i] = tensor_of((const char *[]){"a", "b", "c", "d", "e", "f", "g", "h", "i"}[i - 3], ATTEST_FP32, 1,
+                               (int64_t[]){8}, f.lse);
+    fixture_write_tensors("y.st", tensors, 12);
+    expect_run(0, "in.st y.st --scale=.25");
+    expect_text(audit_stdout(), " and 2 more: not judged");
+    tensors[1] = tensor_of("attn_mask", ATTEST_FP32, 1, (int64_t[]){8}, f.lse);
+    tensors[2] = tensor_of("q", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.q);
+    tensors[3] = tensor_of("k", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.k);
+    tensors[4] = tensor_of("v", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.v);
+    fixture_write_tensors("y.st", tensors, 5);
+    expect_run(0, "y.st y.st --scale=.25"); /* one file for both */
+    expect_text(audit_stdout(), "not read: 'attn_mask'");
+    fixture_free(&f);
+}
+
+Test(files, a_report_never_overwrites_data)
+{
+    struct fixture f;
+    small_problem(&f);
+    run_in_folder("cp x.st y.safetensors; cp x.st z.npy; ln -s x.st link; cat in.st x.st y.safetensors z.npy >before");
+    static const char *const arguments[] = {"in.st x.st --json x.st",          "in.st x.st --junit ./in.st",
+                                            "in.st x.st --html link",          "in.st x.st --json y.safetensors",
+                                            "in.st x.st --json new.npy",       "in.st x.st --html=z.npy",
+                                            "in.st a=y.safetensors --junit y.safetensors"};
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; ++i) {
+        expect_run(2, arguments[i]);
+        expect_text(audit_stderr(), "is data, not a place for a report");
+    }
+    cr_expect_eq(run_in_folder("cat in.st x.st y.safetensors z.npy | cmp - before"), 0);
+    fixture_free(&f);
+}
+
+Test(report, a_table_that_cannot_be_printed_is_no_success)
+{
+    struct fixture f;
+    small_problem(&f);
+    char *command = sentence("'%s' in.st x.st --scale=.25 2>stderr >/dev/full", audit_binary());
+    cr_expect_eq(run_in_folder(command), 2);
+    expect_text(audit_stderr(), "standard output cannot be written");
+    free(command);
+    fixture_free(&f);
+}
 
 Test(report, json_says_everything)
 {

@@ -83,6 +83,9 @@ Test(usage, a_setting_that_makes_no_sense_is_one_sentence_and_status_2)
         {"--diag=left", "diag is 'left'"},
         {"--alibi=1,2,3", "alibi is '1,2,3'"},
         {"--alibi=1,b", "alibi is '1,b'"},
+        {"--alibi=1,nan", "alibi is '1,nan', which is not auto and not 2 finite numbers"},
+        {"--causal=top-left --diag=bottom-right", "causal names another diagonal"},
+        {"--causal=bottom-right --diag=0", "causal names another diagonal"},
         {"--layout=sh", "layout is 'sh'"},
         {"--layout=bshd", "do not fit together in layout bshd"},
         {"--family=odd", "family is 'odd'"},
@@ -298,6 +301,7 @@ static void expect_inferred(const char *options, const char *note, const char *v
     json_t *implementation = json_array_get(json_object_get(root, "implementations"), 0);
     json_t *convention = json_object_get(implementation, "convention");
     cr_expect(json_is_true(json_object_get(convention, "inferred")));
+    expect_text(audit_stdout(), "1 judged by a convention that was inferred");
     expect_text(json_string_value(json_array_get(json_object_get(convention, "notes"), 0)), note);
     json_decref(root);
     char *strict = sentence("--strict %s", options);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "reference/audit/settings.h"
+#include "reference/bounds.h"
 #include "reference/formats.h"
 
 const char *const case_layout_names[LAYOUT_NUM] = {"shd", "hsd", "bshd", "bhsd"};
@@ -46,6 +47,43 @@ const char *tensor_set_metadata(const struct tensor_set *set, const char *key)
     for (int i = 0; i < set->count && value == NULL; ++i)
         if (set->files[i] != NULL) value = tensor_file_metadata(set->files[i], key);
     return value;
+}
+
+char *tensor_set_twice(const struct tensor_set *set, const char *name)
+{
+    int first = -1;
+    for (int i = 0; i < set->count; ++i) {
+        if (set->files[i] == NULL || tensor_file_find(set->files[i], name) == NULL) continue;
+        if (first >= 0) return sentence("tensor %s is in both %s and %s", name, set->paths[first], set->paths[i]);
+        first = i;
+    }
+    return NULL;
+}
+
+static bool is_read(const char *name)
+{
+    for (int i = 0; i < CASE_NUM_TENSORS; ++i)
+        if (strcmp(name, ref_tensor_names[i]) == 0) return true;
+    return case_is_input_name(name, strlen(name));
+}
+
+/* A misspelt name must not go unnoticed. Checkpoints may hold thousands: the first few say enough. */
+char *tensor_set_unread(const struct tensor_set *set)
+{
+    enum { SHOWN = 8 };
+    char text[SHOWN * 64 + 32] = "";
+    int count = 0;
+    for (int i = 0; i < set->count; ++i) {
+        for (int t = 0; set->files[i] != NULL && t < set->files[i]->count; ++t) {
+            const char *name = set->files[i]->tensors[t].name;
+            if (is_read(name) || count++ >= SHOWN) continue;
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s'%.50s'", count > 1 ? ", " : "", name);
+        }
+    }
+    if (count > SHOWN) snprintf(text + strlen(text), sizeof text - strlen(text), " and %d more", count - SHOWN);
+    for (char *c = text; *c != '\0'; ++c)
+        if (*c >= 0 && *c < ' ') *c = '?';
+    return count > 0 ? sentence("%s", text) : NULL;
 }
 
 /* ---- layouts ---- */
@@ -147,7 +185,7 @@ static char *guess_layout(struct audit_case *c, const struct answer *answers, in
         case_extent(q, rows_first, &e);
         if (lse_a != lse_b) c->layout = lse_a ? rows_first : heads_first;
         else c->layout = e.heads <= e.seqlen ? rows_first : heads_first;
-        why = lse_a != lse_b ? "a returned lse has that order" : "guessed: fewer heads than rows";
+        why = lse_a != lse_b ? "a returned lse has that order" : "guessed: fewer heads than rows; --layout states it";
     }
     note(&c->notes, "layout %s (%s)", case_layout_names[c->layout], why);
     return NULL;
@@ -237,6 +275,8 @@ static char *place_dout(struct audit_case *c)
 {
     struct attest_problem *p = &c->problem;
     const struct tensor *dout = tensor_set_find(&c->set, "dout"), *dlse = tensor_set_find(&c->set, "dlse");
+    if (dout != NULL && tensor_set_find(&c->set, "do") != NULL)
+        return sentence("dout and do name the same tensor, and the inputs hold both");
     if (dout == NULL) dout = tensor_set_find(&c->set, "do");
     if (dout != NULL) {
         struct extent e;
@@ -330,6 +370,8 @@ char *case_open(const struct options *options, const struct answer *answers, int
                              .problem = ATTEST_PROBLEM_INIT, .args = ATTEST_BACKWARD_ARGS_INIT};
     c->problem.device = ATTEST_REFERENCE;
     char *wrong = tensor_set_open(&c->set);
+    for (size_t i = 0; i < sizeof input_names / sizeof *input_names && wrong == NULL; ++i)
+        wrong = tensor_set_twice(&c->set, input_names[i]);
     if (wrong == NULL) wrong = find_qkv(c);
     if (wrong == NULL) wrong = read_layout(options, answers, num_answers, c);
     if (wrong != NULL) return wrong;
@@ -343,6 +385,9 @@ char *case_open(const struct options *options, const struct answer *answers, int
     wrong = case_check(&c->problem, &status);
     for (size_t i = 0; i < sizeof input_names / sizeof *input_names && wrong == NULL; ++i)
         note_not_finite(c, input_names[i]);
+    char *unread = tensor_set_unread(&c->set);
+    if (unread != NULL) note(&c->notes, "not read: %s", unread);
+    free(unread);
     return wrong;
 }
 

@@ -25,6 +25,8 @@ struct tensor_set {
 };
 const struct tensor *tensor_set_find(const struct tensor_set *set, const char *name);    /* NULL if absent */
 const char *tensor_set_metadata(const struct tensor_set *set, const char *key);          /* NULL if absent */
+char *tensor_set_twice(const struct tensor_set *set, const char *name); /* a sentence if two files hold it, or NULL */
+char *tensor_set_unread(const struct tensor_set *set); /* names of tensors that nothing looks for, or NULL */
 
 /* The order of the axes of q, k, v and of what goes with them. */
 enum case_layout { LAYOUT_SHD, LAYOUT_HSD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_NUM };

@@ -4,6 +4,7 @@
 #include <argp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "reference/audit/case.h"
 #include "reference/audit/notes.h"
@@ -102,6 +103,31 @@ static void add_path(char *text, struct options *o)
     r->path = equals + 1;
 }
 
+static bool has_ending(const char *path, const char *ending)
+{
+    const size_t length = strlen(path), n = strlen(ending);
+    return length >= n && strcmp(path + length - n, ending) == 0;
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* `--json b.safetensors`, its own name forgotten, must not cost anybody his data. */
+static void refuse_overwriting(struct argp_state *state, const struct options *o)
+{
+    const char *const reports[] = {o->json, o->junit, o->html};
+    for (size_t i = 0; i < sizeof reports / sizeof *reports; ++i) {
+        if (reports[i] == NULL) continue;
+        bool is_data = has_ending(reports[i], ".safetensors") || has_ending(reports[i], ".npy");
+        for (int n = 0; n < o->num_inputs; ++n) is_data |= is_same_file(reports[i], o->inputs[n]);
+        for (int n = 0; n < o->num_results; ++n) is_data |= is_same_file(reports[i], o->results[n].path);
+        if (is_data) argp_error(state, "%s is data, not a place for a report", reports[i]);
+    }
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
@@ -120,6 +146,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_NO_ARGS: argp_usage(state); break;
     case ARGP_KEY_END:
         if (o->num_results == 0) argp_error(state, "no RESULTS to judge");
+        refuse_overwriting(state, o);
         break;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -102,9 +102,10 @@ static void print_shares(const struct audit *audit, int width, FILE *out)
 
 static void print_summary(const struct audit *audit, FILE *out)
 {
-    int counts[VERDICT_NUM] = {0}, total = 0, unread = 0;
+    int counts[VERDICT_NUM] = {0}, total = 0, unread = 0, otherwise = 0;
     for (int i = 0; i < audit->num_answers; ++i) {
         unread += audit->answers[i].error != NULL;
+        otherwise += convention_deviations(&audit->judgements[i].convention) > 0;
         for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
             const struct judged_tensor *judged = &audit->judgements[i].tensors[t];
             counts[judged->verdict] += judged->present;
@@ -114,6 +115,7 @@ static void print_summary(const struct audit *audit, FILE *out)
     fprintf(out, "\naudit: %d tensors of %d implementations:", total, audit->num_answers);
     for (int v = 0, n = 0; v < VERDICT_NUM; ++v)
         if (counts[v] > 0) fprintf(out, "%s %d %s", n++ > 0 ? "," : "", counts[v], verdict_names[v]);
+    if (otherwise > 0) fprintf(out, "; %d judged by a convention that was inferred, see above", otherwise);
     if (unread > 0) fprintf(out, "; %d implementations could not be judged", unread);
     fputc('\n', out);
 }

@@ -84,9 +84,11 @@ static char *read_causal(const struct options *options, struct audit_case *c)
     if (text == NULL || is_one_of(text, no, sizeof no / sizeof *no)) return NULL;
     if (!is_one_of(text, yes, sizeof yes / sizeof *yes))
         return sentence("causal is '%s', which is none of true, false, top-left, bottom-right", text);
-    c->problem.window_right = 0;
-    parse_diag_kind(text, &c->problem.diag_kind);
-    note(&c->notes, "causal (%s)", origin);
+    struct attest_problem *p = &c->problem;
+    p->window_right = 0;
+    parse_diag_kind(text, &p->diag_kind);
+    if (p->diag_kind == ATTEST_DIAG_UNSET) note(&c->notes, "causal (%s)", origin);
+    else note(&c->notes, "causal, diagonal %s (%s)", text, origin);
     return NULL;
 }
 
@@ -109,11 +111,15 @@ static char *read_diag(const struct options *options, struct audit_case *c)
 {
     struct attest_problem *p = &c->problem;
     const char *origin, *text = setting_text(options, c, SETTING_DIAG, &origin), *rest = text;
+    const int32_t of_causal = p->diag_kind;
     if (text != NULL && !parse_diag_kind(text, &p->diag_kind)) {
         p->diag_kind = ATTEST_DIAG_GIVEN;
         if (!parse_integer(&rest, &p->diag) || *rest != '\0')
             return sentence("diag is '%s', which is none of top-left, bottom-right and an integer", text);
     }
+    if (of_causal != ATTEST_DIAG_UNSET && of_causal != p->diag_kind)
+        return sentence("diag is '%s', but causal names another diagonal", text);
+    if (text != NULL) note(&c->notes, "diagonal %s (%s)", text, origin);
     const bool matters = (p->window_left >= 0 || p->window_right >= 0) && p->seqlen_q != p->seqlen_k;
     if (!matters || p->diag_kind != ATTEST_DIAG_UNSET) return NULL;
     p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
@@ -144,8 +150,8 @@ static char *read_alibi(const struct options *options, struct audit_case *c)
     for (int64_t h = 0; h < heads && strcmp(text, "auto") != 0; ++h) {
         char *end;
         c->slopes[h] = strtof(rest, &end);
-        if (end == rest || *end != (h + 1 < heads ? ',' : '\0'))
-            return sentence("alibi is '%s', which is not auto and not %lld numbers with commas between", text,
+        if (end == rest || *end != (h + 1 < heads ? ',' : '\0') || !isfinite(c->slopes[h]))
+            return sentence("alibi is '%s', which is not auto and not %lld finite numbers with commas between", text,
                             (long long)heads);
         rest = end + 1;
     }
