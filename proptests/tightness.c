@@ -87,11 +87,12 @@ struct subject {
 
 static const enum tensor_id ids[] = {T_O, T_LSE, T_DQ, T_DK, T_DV, T_DBIAS};
 
-/* The families of the statistical verdict, on problems whose scores differ from each other. */
+/* The families of the statistical verdict, on problems whose scores and results differ from each other. */
 static bool is_statistical(const struct prop_case *c)
 {
     const enum family f = c->data.family;
     const bool family = f == FAMILY_NORMAL || f == FAMILY_OUTLIER || f == FAMILY_MEAN || f == FAMILY_RECORDED;
+    if (c->p.head_dim < 16 || c->p.head_dim_v < 16) return false;
     return family && !(c->features & (FEATURE(SCALE) | FEATURE(SOFTCAP) | FEATURE(BROADCAST) | FEATURE(FP8)));
 }
 

@@ -84,8 +84,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         variance = fmax(variance, 0.0) + exponentials * spread * spread;
         variance += s->keys.sigma * s->keys.sigma * sum_v * sum_v;
         variance += (s->relative_sigma * s->relative_sigma + 3 * m->u * m->u) * o * o;
-        const double half = m->rounds_outputs ? ref_half_ulp(m->o_dtype, o) : 0.0;
-        out->sigma[at] = sqrt(variance + half * half / 3);
+        out->sigma[at] = sqrt(variance + bound_output_variance(m, m->o_dtype, o));
         out->bias[at] = extra[3][at] + size * bias + lost;
     }
 }

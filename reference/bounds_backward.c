@@ -39,10 +39,9 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     bound = bound_with_output(m, f->dtype, value, bound);
     put(to->bound, index, bound * BOUND_SLACK);
     if (!to->sigma) return;
-    const double half = m->rounds_outputs ? ref_half_ulp(f->dtype, fmin(value, ref_format(f->dtype)->max_finite)) : 0.0;
     const double summed = sum.sigma * t->absolute[from];
     const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
-    to->sigma[index] = sqrt(variance + (half * half + 3 * m->u * m->u * value * value) / 3);
+    to->sigma[index] = sqrt(variance + m->u * m->u * value * value + bound_output_variance(m, f->dtype, value));
     put(to->bias, index,
         scale * (t->bias[from] + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
 }

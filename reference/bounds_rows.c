@@ -16,6 +16,13 @@ double bound_with_output(const struct ref_machine *m, int32_t dtype, double valu
     return bound + ref_half_ulp(dtype, fmin(fabs(value) + bound, largest));
 }
 
+double bound_output_variance(const struct ref_machine *m, int32_t dtype, double value)
+{
+    if (!m->rounds_outputs || !(fabs(value) < ref_format(dtype)->overflow)) return 0.0;
+    const double half = ref_half_ulp(dtype, value), error = ref_round(dtype, value) - value;
+    return fmax(half * half / 3, error * error);
+}
+
 bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block)
 {
     const int64_t size = BOUND_BLOCK * head->ld;

@@ -127,6 +127,10 @@ double bound_with_output(const struct ref_machine *m, int32_t dtype, double valu
 struct ref_bound;
 void bound_clear_bound(const struct ref_bound *bound, int64_t count);
 
+/* Variance of that rounding: of a uniform error, or the square of what rounding the exact result costs, whichever is
+ * larger, so that equal results round alike without alarm. */
+double bound_output_variance(const struct ref_machine *m, int32_t dtype, double value);
+
 #define BOUND_SLACK (1 + 0x1p-20) /* bounds.md section 8: the oracle's own error and the roundings made here */
 
 #endif

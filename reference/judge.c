@@ -20,6 +20,7 @@ struct tally {
     double error, error_squares, want_squares, all_want_squares, bound_squares;
     int64_t bounded;                                   /* elements of bound_squares and all_want_squares */
     double bias, bias_squares;                         /* |bias| and its square */
+    double rounding;                                   /* what rounding the oracle itself to the format costs, signed */
     double variance, row_squares, row_max, row_sigmas; /* of rows: sum mu, sum mu^2, max mu, sum (sum sigma)^2 */
     double mu, sigma;                                  /* of the current row */
 };
@@ -61,9 +62,9 @@ static void note_use(struct ref_report *r, const struct element *e, double use)
     r->use_bound = e->bound;
 }
 
-static void judge_element(const struct ref_format *format, const struct element *e, struct ref_report *r,
-                          struct tally *t)
+static void judge_element(int32_t dtype, const struct element *e, struct ref_report *r, struct tally *t)
 {
+    const struct ref_format *format = ref_format(dtype);
     ++r->count;
     r->nan_count += isnan(e->got) && !isnan(e->want);
     const bool outside = e->bound == INFINITY;
@@ -84,6 +85,7 @@ static void judge_element(const struct ref_format *format, const struct element 
     t->error += error;
     t->error_squares += error * error;
     t->want_squares += e->want * e->want;
+    if (fabs(e->want) < format->overflow) t->rounding += ref_round(dtype, e->want) - e->want;
     t->bias += fabs(e->bias);
     t->bias_squares += e->bias * e->bias;
     t->mu += e->sigma * e->sigma;
@@ -98,7 +100,8 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
     if (t->compared == 0) return;
     const double squares = t->variance + 2 * sqrt(l * t->row_squares) + 2 * l * t->row_max;
     r->rms_ratio = ratio(r->rmse, sqrt(t->bias_squares / n) + sqrt(squares / n));
-    r->mean_ratio = ratio(fabs(r->mean_error), t->bias / n + sqrt(2 * (l + log(2.0)) * t->row_sigmas) / n);
+    r->mean_ratio =
+        ratio(fabs(r->mean_error), fabs(t->rounding) / n + t->bias / n + sqrt(2 * (l + log(2.0)) * t->row_sigmas) / n);
 }
 
 static void conclude(const struct tally *t, int statistical, struct ref_report *r)
@@ -124,7 +127,6 @@ static void conclude(const struct tally *t, int statistical, struct ref_report *
 struct subject {
     const void *got;
     int32_t dtype;
-    const struct ref_format *format;
     const double *oracle;
     const struct ref_bound *bound;
     struct ref_report *report;
@@ -140,7 +142,7 @@ static void judge_at(struct subject *s, int64_t canonical, int64_t offset, const
                         .bound = b->bound[canonical],
                         .sigma = b->sigma ? b->sigma[canonical] : 0.0,
                         .bias = b->bias ? b->bias[canonical] : 0.0};
-    judge_element(s->format, &e, s->report, &s->tally);
+    judge_element(s->dtype, &e, s->report, &s->tally);
 }
 
 static void judge_rows(const struct attest_problem *p, const struct attest_forward_args *a,
@@ -193,7 +195,7 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
                           : tensor == REF_DSINK ? ATTEST_FP32
                                                 : row_tensors[tensor]->dtype;
     *report = (struct ref_report){.use = 0.0};
-    struct subject s = {got, dtype, ref_format(dtype), oracle, bound, report, {0}};
+    struct subject s = {got, dtype, oracle, bound, report, {0}};
     switch (tensor) {
     case REF_O: judge_rows(p, a, &p->o, false, p->num_heads_q, p->head_dim_v, &s); break;
     case REF_LSE: judge_rows(p, a, &p->lse, false, p->num_heads_q, 1, &s); break;

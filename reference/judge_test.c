@@ -208,6 +208,23 @@ Test(judge, one_loud_row_does_not_hide_among_quiet_ones)
     cr_assert_lt(f.report.rms_ratio, 0.1);
 }
 
+Test(judge, equal_results_round_alike_without_alarm)
+{
+    static uint16_t rounded[COUNT];
+    const struct ref_bound b = {f.bound, f.sigma, f.bias};
+    f.p.o.dtype = ATTEST_BF16;
+    for (int i = 0; i < COUNT; ++i) {
+        f.want[i] = 1.0015;
+        f.sigma[i] = 0x1p-8 / sqrt(3.0);
+        ref_store(ATTEST_BF16, rounded, i, f.want[i]);
+    }
+    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    cr_assert_eq(f.report.verdict, REF_PASS);
+    for (int i = 0; i < COUNT; ++i) ref_store(ATTEST_BF16, rounded, i, 1.0078125); /* the neighbour above */
+    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    cr_assert_eq(f.report.verdict, REF_FAIL);
+}
+
 Test(judge, thresholds_are_those_of_bounds_md)
 {
     set_errors(0.01, 0.0);
