@@ -39,7 +39,7 @@ static double error_of_p(const struct ref_machine *m, const struct row *row, dou
 /* A row's arrays: pointers to its part of the block's. */
 struct view {
     const double *x, *live, *score_error, *drop, *weight_sigma, *weight_bias, *dp, *dp_abs;
-    double *p, *p_error, *dp_error; /* p_error is the error of the pd weights until they are made */
+    double *p, *p_error, *dp_error;
 };
 
 static double dp_error(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
@@ -239,8 +239,7 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     error += 2 * u * (fabs(dx) + error) + tiny;
     const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
     const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
-    const double variance =
-        p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx + p_half * p_half * z * z / 3;
+    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx + p_half * p_half * z * z / 3;
     const double bias =
         p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
     block->dx_value[at] = dx;
@@ -313,7 +312,7 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
 {
     double *const arrays[] = {block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,
                               block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->pd.value,
-                              block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias};
+                              block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias, block->pd.known};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a)
         memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
     block->ds_norm[i] = 0.0;
