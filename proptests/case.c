@@ -320,14 +320,11 @@ static void write_scores(struct prop_case *c)
     }
 }
 
-/* Which rows are felt: queries that see a key, keys that a query of their group sees. */
-struct felt {
-    bool *q, *k; /* [rows][heads] */
-};
-
-static void mark_felt(struct prop_case *c, const struct felt *felt)
+void case_find_felt(struct prop_case *c, bool *queries, bool *keys)
 {
     const struct attest_problem *p = &c->p;
+    memset(queries, 0, (size_t)(ref_rows_q(p) * p->num_heads_q));
+    memset(keys, 0, (size_t)(ref_rows_k(p) * p->num_heads_kv));
     for (int64_t b = 0; b < p->batch; ++b) {
         const struct ref_sequence s = ref_sequence(p, &c->a.forward, b);
         for (int64_t h = 0; h < p->num_heads_q; ++h) {
@@ -335,20 +332,19 @@ static void mark_felt(struct prop_case *c, const struct felt *felt)
             for (int64_t r = 0; r < s.seqlen_q; ++r)
                 for (int64_t col = 0; col < s.seqlen_k; ++col) {
                     if (!ref_visible(p, &c->a.forward, &s, b, h, r, col)) continue;
-                    felt->q[(s.first_q + r) * p->num_heads_q + h] = true;
-                    felt->k[(s.first_k + col) * p->num_heads_kv + h_kv] = true;
+                    queries[(s.first_q + r) * p->num_heads_q + h] = true;
+                    keys[(s.first_k + col) * p->num_heads_kv + h_kv] = true;
                 }
         }
     }
 }
 
-/* A sink gives rows without a key a gradient: what backward reads of them stays. */
-static void mark_used(const struct prop_case *c, bool *rows)
+void case_find_used(const struct prop_case *c, bool *queries)
 {
     for (int64_t b = 0; b < c->p.batch; ++b) {
         const struct ref_sequence s = ref_sequence(&c->p, &c->a.forward, b);
         for (int64_t i = s.first_q * c->p.num_heads_q; i < (s.first_q + s.seqlen_q) * c->p.num_heads_q; ++i)
-            rows[i] = true;
+            queries[i] = true;
     }
 }
 
@@ -367,16 +363,16 @@ static void write_rows(struct prop_case *c, enum tensor_id t, const bool *felt)
 
 static void write_all_rows(struct prop_case *c)
 {
-    const size_t rows_q = (size_t)(ref_rows_q(&c->p) * c->p.num_heads_q);
-    const size_t rows_k = (size_t)(ref_rows_k(&c->p) * c->p.num_heads_kv);
-    const struct felt felt = {memset(case_alloc(c, rows_q), 0, rows_q), memset(case_alloc(c, rows_k), 0, rows_k)};
-    mark_felt(c, &felt);
-    write_rows(c, T_Q, felt.q);
-    write_rows(c, T_K, felt.k);
-    write_rows(c, T_V, felt.k);
-    if (c->sink != NULL) mark_used(c, felt.q);
     static const enum tensor_id others[] = {T_DOUT, T_DLSE, T_LSE, T_DELTA};
-    for (int i = 0; i < 4; ++i) write_rows(c, others[i], felt.q);
+    bool *queries = case_alloc(c, (size_t)(ref_rows_q(&c->p) * c->p.num_heads_q));
+    bool *keys = case_alloc(c, (size_t)(ref_rows_k(&c->p) * c->p.num_heads_kv));
+    case_find_felt(c, queries, keys);
+    write_rows(c, T_Q, queries);
+    write_rows(c, T_K, keys);
+    write_rows(c, T_V, keys);
+    /* A sink gives rows without a key a gradient: what backward reads of them stays. */
+    if (c->sink != NULL) case_find_used(c, queries);
+    for (int i = 0; i < 4; ++i) write_rows(c, others[i], queries);
 }
 
 void case_lay_out(struct prop_case *c)
@@ -404,10 +400,11 @@ void case_contiguous(struct prop_case *c)
         case_extents(c, t, e);
         if (is_score(t)) { /* what is broadcast stays so */
             struct attest_score_tensor *s = tensor_scores(p, t);
-            if (s->seqlen_k) s->seqlen_k = 1;
-            if (s->seqlen_q) s->seqlen_q = e[3];
-            if (s->head) s->head = e[2] * e[3];
-            if (s->batch) s->batch = e[1] * e[2] * e[3];
+            int64_t *const strides[] = {&s->batch, &s->head, &s->seqlen_q, &s->seqlen_k}, reach = 1;
+            for (int axis = 3; axis >= 0; --axis) {
+                if (*strides[axis]) *strides[axis] = reach;
+                reach *= e[axis] ? e[axis] : 1;
+            }
             s->align = 0;
             continue;
         }

@@ -149,6 +149,10 @@ int64_t case_count(const struct prop_case *c, enum tensor_id t);
 void case_extents(const struct prop_case *c, enum tensor_id t, int64_t extents[4]);
 /* Whether row `row` of q or k (canonical) belongs to a sequence. */
 bool case_row_exists(const struct prop_case *c, bool is_k, int64_t row);
+/* Which rows are felt: queries that see a key, [rows_q][num_heads_q], and keys that a query of their group sees,
+ * [rows_k][num_heads_kv]. */
+void case_find_felt(struct prop_case *c, bool *queries, bool *keys);
+void case_find_used(const struct prop_case *c, bool *queries); /* sets those of sequences, inside seqused */
 
 int64_t case_work(const struct prop_case *c); /* scores x larger head_dim */
 uint64_t case_features(const struct prop_case *c); /* as problem and values show them */

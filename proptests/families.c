@@ -2,6 +2,7 @@
 #include "proptests/families.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,8 +43,8 @@ static void load_recorded(void)
 
 static double recorded_value(enum role role, int64_t b, int64_t r, int64_t h, int64_t x)
 {
-    static int loaded;
-    if (!loaded) load_recorded(), loaded = 1;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load_recorded);
     const int64_t row = (r + 17 * b + 29 * (x / RECORDED_DIM)) % RECORDED_ROWS;
     return ref_decode(ATTEST_BF16, recorded[role][row][h % RECORDED_HEADS][x % RECORDED_DIM]);
 }
