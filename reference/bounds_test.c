@@ -376,6 +376,30 @@ Test(bounds, do_not_depend_on_the_number_of_threads)
         cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
 }
 
+/* The statistical part is a part of the bound, and leaves the bound as it is. */
+Test(bounds, sigma_and_bias_are_below_the_bound)
+{
+    static double sigma[REF_NUM_TENSORS][ROWS_Q * DIM + SCORES], bias[REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
+    struct ref_bound b[REF_NUM_TENSORS];
+    set_up_as(ATTEST_BF16, 1.0);
+    add_features();
+    for (const struct attest_recipe *r = ref_recipes; r->name; ++r) {
+        compute_bounds(r, 0);
+        for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){f->bound[1][t], sigma[t], bias[t]};
+        cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, r, &b[REF_O], &b[REF_LSE], 1), ATTEST_OK);
+        cr_assert_eq(ref_bound_backward(&f->p, &f->a, r, b, 1), ATTEST_OK);
+        for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+            cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
+            for (int64_t i = 0; i < sizes[t]; ++i) {
+                const double bound = f->bound[0][t][i];
+                cr_assert(sigma[t][i] <= bound && bias[t][i] <= bound, "%s %s %ld: %g and %g of %g", r->name,
+                          ref_tensor_names[t], (long)i, sigma[t][i], bias[t][i], bound);
+                cr_assert(bound == 0.0 || sigma[t][i] > 0.0);
+            }
+        }
+    }
+}
+
 /* Gradients summed over a group whose heads are rounded one by one carry that rounding. */
 Test(bounds, rounding_each_query_head_costs_dk_and_dv)
 {
