@@ -376,6 +376,32 @@ Test(bounds, do_not_depend_on_the_number_of_threads)
         cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
 }
 
+/* NaN and infinities in one row of each input: what does not see them keeps a finite bound. */
+Test(bounds, what_is_not_finite_stays_where_it_is)
+{
+    static const double specials[] = {NAN, INFINITY, -INFINITY};
+    int finite = 0, not_finite = 0;
+    for (int which = 0; which < 4; ++which)
+        for (int special = 0; special < 3; ++special)
+            for (const struct attest_recipe *r = ref_recipes; r->name; ++r) {
+                set_up_as(ATTEST_BF16, 1.0);
+                add_features();
+                uint16_t *const inputs[] = {f->q, f->k, f->v, f->dout};
+                ref_store(ATTEST_BF16, inputs[which], 20 * HEADS_KV * DIM_V, specials[special]);
+                compute_oracle();
+                compute_bounds(r, 0);
+                for (int t = 0; t < REF_NUM_TENSORS; ++t)
+                    for (int64_t i = 0; i < sizes[t]; ++i) {
+                        const bool is_finite = isfinite(f->oracle[t][i]);
+                        finite += is_finite;
+                        not_finite += !is_finite;
+                        cr_assert(!is_finite || isfinite(f->bound[0][t][i]), "%s %s %ld: %g", r->name,
+                                  ref_tensor_names[t], (long)i, f->bound[0][t][i]);
+                    }
+            }
+    cr_assert(finite > 0 && not_finite > 0);
+}
+
 /* The statistical part is a part of the bound, and leaves the bound as it is. */
 Test(bounds, sigma_and_bias_are_below_the_bound)
 {
