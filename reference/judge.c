@@ -85,7 +85,7 @@ static void judge_element(int32_t dtype, const struct element *e, struct ref_rep
     t->error += error;
     t->error_squares += error * error;
     t->want_squares += e->want * e->want;
-    if (fabs(e->want) < format->overflow) t->rounding += ref_round(dtype, e->want) - e->want;
+    if (e->sigma > 0.0 && fabs(e->want) < format->overflow) t->rounding += ref_round(dtype, e->want) - e->want;
     t->bias += fabs(e->bias);
     t->bias_squares += e->bias * e->bias;
     t->mu += e->sigma * e->sigma;
