@@ -18,11 +18,20 @@ bool answer_is_continuation(const struct options *options, int i)
     return false;
 }
 
+/* Metadata are a stranger's: no control characters reach the terminal. */
+static char *printable(const char *text)
+{
+    char *copy = sentence("%s", text);
+    for (char *c = copy; *c != '\0'; ++c)
+        if ((*c >= 0 && *c < ' ') || *c == 0x7f) *c = '?';
+    return copy;
+}
+
 /* The name given, else the one in the metadata, else the file's without folder and ending. */
 static char *name_of(const struct results_path *r, const struct tensor_set *set)
 {
     const char *name = r->name != NULL ? r->name : tensor_set_metadata(set, "implementation");
-    if (name != NULL) return sentence("%s", name);
+    if (name != NULL) return printable(name);
     size_t end = strlen(r->path);
     while (end > 1 && r->path[end - 1] == '/') --end;
     size_t begin = end;
@@ -122,6 +131,15 @@ void answer_place(const struct audit_case *c, struct answer *a)
     enum attest_status status;
     a->error = case_check(&a->problem, &status);
     a->problem_unsupported = status == ATTEST_UNSUPPORTED;
+}
+
+void answer_note(const struct answer *a, struct notes *notes)
+{
+    char *unread = tensor_set_unread(&a->set);
+    if (unread != NULL) note(notes, "'%s' also holds %s: not judged", a->name, unread);
+    free(unread);
+    for (int which = 0; which < CASE_NUM_TENSORS; ++which)
+        if (which != REF_LSE) case_note_widened(&a->set, ref_tensor_names[which], notes);
 }
 
 void answer_close(struct answer *a)

@@ -14,13 +14,6 @@ static void open_answers(const struct options *options, struct audit *audit)
         if (!answer_is_continuation(options, i)) answer_open(options, i, &audit->answers[audit->num_answers++]);
 }
 
-static void note_unread(const struct answer *a, struct notes *notes)
-{
-    char *unread = tensor_set_unread(&a->set);
-    if (unread != NULL) note(notes, "'%s' also holds %s: not judged", a->name, unread);
-    free(unread);
-}
-
 static void judge_all(const struct options *options, struct audit *audit)
 {
     struct evaluations *all = &audit->evaluations;
@@ -31,7 +24,7 @@ static void judge_all(const struct options *options, struct audit *audit)
         answer_place(audit->problem, &audit->answers[i]);
         judge_answer(all, audit, &audit->answers[i], &audit->judgements[i]);
         progress_end(all);
-        note_unread(&audit->answers[i], &audit->judgements[i].notes);
+        answer_note(&audit->answers[i], &audit->judgements[i].notes);
         if (audit->answers[i].error != NULL) fprintf(stderr, "audit: %s\n", audit->answers[i].error);
     }
 }

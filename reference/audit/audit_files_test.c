@@ -376,6 +376,38 @@ Test(files, tensors_that_nothing_looks_for_are_named)
     fixture_free(&f);
 }
 
+Test(files, widened_16_bit_numbers_are_pointed_at)
+{
+    struct fixture f;
+    small_problem(&f);
+    float wide[8 * 2 * 16];
+    struct tensor tensors[] = {tensor_of("o", ATTEST_FP32, 3, (int64_t[]){8, 2, 16}, wide),
+                               tensor_of("lse", ATTEST_FP32, 2, (int64_t[]){2, 8}, f.lse)};
+    for (int64_t i = 0; i < 8 * 2 * 16; ++i) wide[i] = (float)ref_load(ATTEST_BF16, f.o, i);
+    fixture_write_tensors("y.st", tensors, 2);
+    expect_run(1, "in.st y.st --scale=.25"); /* as an fp32 result it is wrong, and here is why */
+    expect_text(audit_stdout(), "y.st: o is fp32, but every number of it fits bf16; if it was widened");
+    cr_expect_null(strstr(audit_stdout(), "lse is fp32, but"), "%s", audit_stdout());
+    for (int64_t i = 0; i < 8 * 2 * 16; ++i) wide[i] = (float)ref_round(ATTEST_FP16, wide[i] * 1.01);
+    fixture_write_tensors("y.st", tensors, 2);
+    expect_run(1, "in.st y.st --scale=.25");
+    expect_text(audit_stdout(), "every number of it fits fp16");
+    wide[100] = 0x1.000002p0f;
+    fixture_write_tensors("y.st", tensors, 2);
+    expect_run(1, "in.st y.st --scale=.25");
+    cr_expect_null(strstr(audit_stdout(), "widened"), "%s", audit_stdout());
+    fixture_free(&f);
+}
+
+Test(files, names_bring_no_control_characters)
+{
+    struct fixture f;
+    small_problem(&f);
+    expect_run(0, "in.st \"$(printf 'a\\033[31mb\\177')=x.st\" --scale=.25");
+    expect_text(audit_stdout(), "a?[31mb?");
+    fixture_free(&f);
+}
+
 Test(files, a_report_never_overwrites_data)
 {
     struct fixture f;

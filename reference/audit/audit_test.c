@@ -318,6 +318,8 @@ Test(convention, lse_in_base_2)
     for (int i = 0; i < 48; ++i) ((float *)f.lse)[i] *= (float)M_LOG2E;
     written(f, all_names);
     expect_inferred("", "lse of 'x' is in base 2: divided by log2(e) before judging", all_pass);
+    expect_exit(0, "--junit a.xml");
+    cr_expect_eq(run_in_folder("xmllint --xpath '//testsuite/system-out' a.xml | grep -q 'is in base 2'"), 0);
     fixture_free(&f);
 }
 

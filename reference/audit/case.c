@@ -129,6 +129,28 @@ char *case_shape_text(const struct tensor *t)
     return sentence("[%s]", text);
 }
 
+static bool is_of_format(const struct tensor *t, int32_t dtype)
+{
+    for (int64_t i = 0; i < t->elements; ++i) {
+        const double x = ref_load(t->dtype, t->data, i);
+        if (!isnan(x) && ref_round(dtype, x) != x) return false;
+    }
+    return true;
+}
+
+/* .npy has no bf16, so 16-bit tensors get widened, and then their last rounding is held against them. */
+void case_note_widened(const struct tensor_set *set, const char *name, struct notes *notes)
+{
+    enum { FEWEST = 64 }; /* fewer can be of a 16-bit format by chance */
+    const struct tensor *t = tensor_set_find(set, name);
+    if (t == NULL || t->dtype != ATTEST_FP32 || t->elements < FEWEST) return;
+    const int32_t narrow = is_of_format(t, ATTEST_BF16) ? ATTEST_BF16 : ATTEST_FP16;
+    if (narrow == ATTEST_BF16 || is_of_format(t, narrow))
+        note(notes,
+             "%s: %s is fp32, but every number of it fits %s; if it was widened, hand over the %s tensor: the "
+             "bounds follow the dtype", set->paths[0], name, ref_dtype_name(narrow), ref_dtype_name(narrow));
+}
+
 /* Whether q, k, v fit together when read in this layout. */
 static bool layout_fits(const struct audit_case *c, enum case_layout layout)
 {
@@ -385,6 +407,8 @@ char *case_open(const struct options *options, const struct answer *answers, int
     wrong = case_check(&c->problem, &status);
     for (size_t i = 0; i < sizeof input_names / sizeof *input_names && wrong == NULL; ++i)
         note_not_finite(c, input_names[i]);
+    static const char *const rounded[] = {"q", "k", "v", "dout", "do"};
+    for (size_t i = 0; i < sizeof rounded / sizeof *rounded; ++i) case_note_widened(&c->set, rounded[i], &c->notes);
     char *unread = tensor_set_unread(&c->set);
     if (unread != NULL) note(&c->notes, "not read: %s", unread);
     free(unread);

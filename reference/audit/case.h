@@ -66,6 +66,9 @@ char *case_open(const struct options *options, const struct answer *answers, int
 /* Places the tensors of an answer in its problem. What is wrong with it stays in its fields. */
 void answer_place(const struct audit_case *c, struct answer *a);
 
+/* Says what is odd about an answer's files. */
+void answer_note(const struct answer *a, struct notes *notes);
+
 void case_close(struct audit_case *c);
 void answer_close(struct answer *a);
 
@@ -77,6 +80,7 @@ bool case_extent(const struct tensor *t, enum case_layout layout, struct extent 
 struct attest_tensor case_packed(int32_t dtype, struct extent e, enum case_layout layout);
 bool case_lse_strides(const struct tensor *t, int64_t batch, int64_t heads, int64_t seqlen, struct attest_tensor *lse);
 char *case_shape_text(const struct tensor *t);
+void case_note_widened(const struct tensor_set *set, const char *name, struct notes *notes);
 char *tensor_set_open(struct tensor_set *set);
 char *case_check(const struct attest_problem *p, enum attest_status *status); /* NULL, or the library's sentence */
 

@@ -35,6 +35,18 @@ static void print_case(const char *suite, const char *name, enum verdict verdict
     fprintf(out, "\"/>\n    </testcase>\n");
 }
 
+/* What a verdict rests on, such as a convention that was inferred. */
+static void print_notes(const struct notes *notes, FILE *out)
+{
+    if (notes->count == 0) return;
+    fputs("    <system-out>", out);
+    for (int i = 0; i < notes->count; ++i) {
+        print_escaped(notes->text[i], out);
+        fputc('\n', out);
+    }
+    fputs("</system-out>\n", out);
+}
+
 /* An implementation of which nothing could be read still has one case: reading it. */
 static void print_suite(const struct audit *audit, int i, FILE *out)
 {
@@ -60,6 +72,7 @@ static void print_suite(const struct audit *audit, int i, FILE *out)
         print_case(a->name, ref_tensor_names[t], tensors[t].verdict, message, out);
         free(message);
     }
+    print_notes(&audit->judgements[i].notes, out);
     fputs("  </testsuite>\n", out);
 }
 
