@@ -69,11 +69,11 @@ static double subnormal_value(const struct ref_format *f, uint64_t bits, double 
 }
 
 /* Within two binades of the largest or of the smallest normal number, both limits included. q and k sit at opposite
- * ends, so that their products are about one. */
+ * ends, so that their products are about one; v and dout not both at the top, so that delta is an fp32 number. */
 static double edge_value(const struct family_data *d, const struct ref_format *f, enum role role, uint64_t bits)
 {
     const uint64_t choice = check_mix(d->seed ^ 1);
-    const int top[] = {(int)(choice & 1), (int)(~choice & 1), (int)(choice >> 1 & 1), (int)(choice >> 2 & 1), 0};
+    const int q = (int)(choice & 1), v = (int)(choice >> 1 & 1), top[] = {q, !q, v, !v && (choice & 4), 0};
     const double sign = bits & 1 ? -1 : 1, fraction = uniform(check_mix(bits));
     if (bits % 16 < 2) return sign * (top[role] ? f->max_finite : f->min_normal);
     return sign * (top[role] ? f->max_finite * ldexp(0.5 + 0.5 * fraction, -(int)(bits >> 8 & 1))

@@ -139,6 +139,8 @@ bool numbers_agree(const struct ref_format *format, double a, double b, double a
     return fabs(a - b) <= allowed;
 }
 
+double rounding_of(double sum) { return isfinite(sum) ? 0x1p-52 * fabs(sum) : 0; }
+
 static bool same_bits(double a, double b) { return (a == b && signbit(a) == signbit(b)) || (isnan(a) && isnan(b)); }
 
 int outcome_equal(const struct outcome *a, const struct outcome *b, element_map *map, const void *how, int bounds,

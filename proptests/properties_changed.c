@@ -32,7 +32,7 @@ static int lse_moved_by(const struct outcome *a, const struct outcome *b, double
     for (int64_t i = 0; i < count; ++i) {
         if (!case_row_exists(a->c, false, i / a->c->p.num_heads_q)) continue;
         const double want = a->value[REF_LSE][i] + shift, got = b->value[REF_LSE][i];
-        const double allowed = a->bound[REF_LSE][i] + b->bound[REF_LSE][i] + 0x1p-53 * fabs(want);
+        const double allowed = a->bound[REF_LSE][i] + b->bound[REF_LSE][i] + rounding_of(want);
         if (!numbers_agree(ref_format(ATTEST_FP32), got, want, allowed))
             return fails_at(context, REF_LSE, i, got, want, allowed);
     }

@@ -67,10 +67,10 @@ static void weights_of(const struct state *states, int count, int64_t row, doubl
         weights[a] = states[a].lse[row] == -INFINITY ? 0 : exp(states[a].lse[row] - max) / sum * (1 + 0x1p-40);
 }
 
-/* Errors of a merged state, from those of its parts and attest_merge's stated accuracy. */
+/* Errors of a merged state, from those of its parts and attest_merge's stated accuracy. The oracle's weights are
+ * exponentials of differences to an lse that is rounded. */
 static void bound_merge(const struct merging *m, const struct state *states, int count, struct state *out)
 {
-    const double own = (count + 760) * 0x1p-52;
     const bool rounds = m->self->recipe != NULL;
     for (int64_t row = 0; row < m->rows; ++row) {
         double weights[MAX_STATES], lse_error = 0;
@@ -78,6 +78,7 @@ static void bound_merge(const struct merging *m, const struct state *states, int
         for (int a = 0; a < count; ++a)
             if (states[a].lse[row] > -INFINITY) lse_error = fmax(lse_error, states[a].lse_error[row]);
         const double lse = fabs(out->lse[row]), finite = isfinite(lse) ? lse : 0;
+        const double own = (count + 760 + (rounds ? 0 : finite)) * 0x1p-52;
         out->lse_error[row] =
             lse_error + own + 0x1p-52 * finite + (rounds ? ref_half_ulp(ATTEST_FP32, finite) : 0);
         const double factor = expm1(2 * lse_error);
@@ -222,7 +223,7 @@ static void add_dq(const struct outcome *part, double *sum, double *allowed, int
 {
     for (int64_t i = 0; i < count; ++i) {
         sum[i] += part->value[REF_DQ][i];
-        allowed[i] += part->bound[REF_DQ][i] + 0x1p-52 * (fabs(sum[i]) + fabs(part->value[REF_DQ][i]));
+        allowed[i] += part->bound[REF_DQ][i] + rounding_of(sum[i]);
     }
 }
 

@@ -141,7 +141,7 @@ static int moved_alike(const struct outcome want[2], const struct outcome got[2]
             const double before = got[0].value[t][i], after = got[1].value[t][i];
             const double move = want[1].value[t][i] - want[0].value[t][i];
             const double allowed = got[0].bound[t][i] + got[1].bound[t][i];
-            if (before == after && fabs(move) > allowed)
+            if (before == after && isfinite(before) && fabs(move) > allowed)
                 return fails_at(context, (enum ref_tensor)t, i, after, before + move, allowed);
         }
     }
