@@ -124,7 +124,7 @@ static void finish_rows(const struct head *head, const struct rows *rows)
 {
     for (int64_t i = 0; i < rows->count; ++i) {
         const float max = rows->max[i], sum = rows->sum[i];
-        const bool is_empty = !rows->seen[i] && max == -INFINITY; /* what was added up is 0 */
+        const bool is_empty = !rows->seen[i] && sum == 0.0f; /* what was added up is 0, and stays so */
         const float lse = isfinite(max) ? max + logf(sum) : max;
         store_row(head, rows->r0 + i, rows->o[i], is_empty ? 1.0f : head->drop_scale / sum, lse);
     }
