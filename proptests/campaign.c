@@ -61,6 +61,16 @@ static void print_failure(const struct property *property, const struct implemen
     fflush(out);
 }
 
+/* A stream of cases for each property and implementation: they are not to see the same ones. */
+static uint64_t seed_of(const struct campaign *campaign, const struct property *property,
+                        const struct implementation *self)
+{
+    uint64_t hash = campaign->seed;
+    for (const char *s = property->name; *s; ++s) hash = check_mix(hash ^ (uint64_t)*s);
+    for (const char *s = self->name; *s; ++s) hash = check_mix(hash ^ (uint64_t)*s);
+    return hash;
+}
+
 /* `cases` that are not discarded. */
 static bool run_pair(const struct campaign *campaign, const struct property *property,
                      const struct implementation *self, int64_t cases, struct campaign_result *result, FILE *out)
@@ -69,7 +79,7 @@ static bool run_pair(const struct campaign *campaign, const struct property *pro
     static struct check_result r;
     int64_t first = campaign->first_case;
     for (int64_t left = cases; left > 0 && first < campaign->first_case + PATIENCE * cases;) {
-        const bool passed = check_run(property, self, campaign->seed, first, left, &r);
+        const bool passed = check_run(property, self, seed_of(campaign, property, self), first, left, &r);
         result->runs += 1;
         add_result(result, &r);
         if (!passed && r.failure != 0) {

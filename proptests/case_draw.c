@@ -55,15 +55,17 @@ static int64_t below(struct drawing *d, int64_t count)
 static bool has(const struct drawing *d, enum feature f) { return d->on >> f & 1; }
 
 /* Switches a feature on or off. Call inside a span that its choices share. */
-static bool feature(struct drawing *d, enum feature f)
+static bool feature_of(struct drawing *d, enum feature f, double density)
 {
     const uint64_t bit = UINT64_C(1) << f;
     const bool on = d->request->needs & bit     ? true
                     : d->request->forbids & bit ? false
-                                                : choose_flag(d->choices, d->density);
+                                                : choose_flag(d->choices, density);
     if (on) d->on |= bit;
     return on;
 }
+
+static bool feature(struct drawing *d, enum feature f) { return feature_of(d, f, d->density); }
 
 static double bits_uniform(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }
 
@@ -299,7 +301,7 @@ static void draw_masks(struct drawing *d)
         d->on |= FEATURE(BIAS);
         const bool same = p->q.dtype <= ATTEST_BF16 && choose_flag(d->choices, 0.5);
         draw_score_layout(d, T_BIAS, same ? p->q.dtype : ATTEST_FP32);
-        if (d->request->backward && feature(d, F_DBIAS))
+        if (d->request->backward && feature_of(d, F_DBIAS, 0.7))
             draw_score_layout(d, T_DBIAS, same && choose_flag(d->choices, 0.5) ? p->q.dtype : ATTEST_FP32);
     }
     span_end(d->choices);
@@ -443,7 +445,7 @@ static void draw_layouts(struct drawing *d)
     c->packed = has(d, F_PACKED) && one_length;
     if (c->packed) pack(&c->p);
     span_begin(d->choices);
-    if (!has(d, F_PACKED) && feature(d, F_BROADCAST)) draw_broadcast(d);
+    if (!has(d, F_PACKED) && feature_of(d, F_BROADCAST, 1.5 * d->density)) draw_broadcast(d);
     span_end(d->choices);
     c->offset = (int)choose_proposed(d->choices, 0, 16, below(d, 2) ? 0 : below(d, 17));
     c->promise_align = choose_flag(d->choices, 0.5);

@@ -84,12 +84,14 @@ static void bound_merge(const struct merging *m, const struct state *states, int
         const double factor = expm1(2 * lse_error);
         for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
             double error = count * 0x1p-940 + (rounds ? ref_half_ulp(ATTEST_FP32, out->o[x]) : 0);
+            bool known = factor < INFINITY; /* an o outside of its recipe's domain, or overflown, says nothing */
             for (int a = 0; a < count; ++a) {
                 if (states[a].lse[row] == -INFINITY) continue; /* empty: not read */
                 const double e = states[a].error[x], o = fabs(states[a].o[x]);
-                error += e == INFINITY || factor == INFINITY ? INFINITY : weights[a] * (e + factor * (o + e) + own * o);
+                error += weights[a] * (e + factor * (o + e) + own * o);
+                known = known && e < INFINITY && o < INFINITY;
             }
-            out->error[x] = error;
+            out->error[x] = known ? error : INFINITY;
         }
     }
 }
