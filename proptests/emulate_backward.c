@@ -139,7 +139,8 @@ static void compute_ds(const struct gradients *g, struct gradient_tile *t)
             t->p_dv[i][j] = t->ds[i][j] = 0.0f;
             if (!t->scores.seen[i][j]) continue;
             const float p = t->p[i][j], th = t->scores.tanh[i][j];
-            const float dx = p * (t->dp[i][j] - g->delta[r] + g->dlse[r]);
+            const float p_ds = recipe->round_p_ds ? emulate_round(head->p->dout.dtype, p) : p;
+            const float dx = p_ds * (t->dp[i][j] - g->delta[r] + g->dlse[r]);
             const float ds = head->p->softcap > 0 ? dx * (1.0f - th * th) : dx;
             const float kept = t->scores.dropped[i][j] ? 0.0f * p : p;
             t->p_dv[i][j] = recipe->round_p ? emulate_round(head->p->dout.dtype, kept) : kept;

@@ -250,7 +250,8 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
     const double ds_error = capped + 3 * u * (fabs(ds) + capped) + tiny;
     const double rounded = m->ds.relative * (fabs(ds) + ds_error) + m->ds.tiny;
-    if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < m->huge) || !(sizes < m->huge))
+    if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < fmin(m->p_ds.overflow, m->huge)) ||
+        !(sizes < m->huge))
         block->states[i].overflow = true;
     const double half = m->ds.relative * fabs(ds) + m->ds.tiny, slope_skew = dx * c.sigma;
     block->ds.value[at] = ds;

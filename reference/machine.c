@@ -32,6 +32,7 @@ static struct ref_machine oracle_machine(void)
                                 .log_error = 0x1p-51,
                                 .p.overflow = INFINITY,
                                 .p_dv.overflow = INFINITY,
+                                .p_ds.overflow = INFINITY,
                                 .ds.overflow = INFINITY,
                                 .dk_heads.overflow = INFINITY,
                                 .dv_heads.overflow = INFINITY};
