@@ -70,9 +70,9 @@ static int step_exact(const struct part *a, const struct part *b, int count, int
     if (top > ANY_SPECIAL) return 0;
     int64_t sum = 0;
     for (int l = -1; l < count; ++l) { /* -1: the accumulator */
-        const int64_t term = l < 0 ? (int64_t)c_part.significand << 23 : (int64_t)a[l].significand * b[l].significand;
-        const int exponent = l < 0 ? c_part.exponent : a[l].exponent + b[l].exponent;
-        int shift = 46 - fraction_bits + top - exponent;
+        const struct part left = l < 0 ? c_part : a[l], right = l < 0 ? (struct part){1 << 23, 0} : b[l];
+        const int64_t term = (int64_t)left.significand * right.significand;
+        int shift = 46 - fraction_bits + top - (left.exponent + right.exponent);
         shift = shift > 63 ? 63 : shift;
         const int64_t sign = term >> 63;
         sum += ((((term ^ sign) - sign) >> shift) ^ sign) - sign;

@@ -131,7 +131,8 @@ Test(mutants, what_they_are_mutants_of_passes)
     for (const struct implementation *e = emulations; e->name; ++e) {
         for (const struct property *p = properties; p->name; ++p) {
             const struct property property = small_cases(p);
-            cr_expect(check_run(&property, e, SEED, 0, CASES, &r), "%s, %s: %s\n%s", e->name, p->name, r.message, r.line);
+            cr_expect(check_run(&property, e, SEED, 0, CASES, &r), "%s, %s: %s\n%s", e->name, p->name, r.message,
+                      r.line);
         }
     }
 }
