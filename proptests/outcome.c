@@ -132,10 +132,9 @@ bool numbers_agree(const struct ref_format *format, double a, double b, double a
     if (allowed == INFINITY) return true;
     if (isnan(a) || isnan(b)) return false;
     if (a == b) return true;
-    const double infinite = isinf(a) ? a : b, finite = isinf(a) ? b : a;
-    if (isinf(infinite))
-        return format != NULL && !isinf(finite) && (infinite > 0) == (finite > 0) &&
-               fabs(finite) + allowed >= format->max_finite;
+    if (format == NULL && (isinf(a) || isinf(b))) return false;
+    if (isinf(a)) a = copysign(format->max_finite, a); /* what overflown may have been as little as this */
+    if (isinf(b)) b = copysign(format->max_finite, b);
     return fabs(a - b) <= allowed;
 }
 
