@@ -36,6 +36,7 @@ struct audit_case {
     struct tensor_set set;
     enum case_layout layout;
     const char *family;
+    bool diag_is_assumed;          /* nobody named the mask's diagonal: another may be inferred */
     bool statistical;              /* the family's errors are judged statistically too */
     struct attest_problem problem; /* outputs are packed, of q's dtype, until an implementation says otherwise */
     struct attest_backward_args args;

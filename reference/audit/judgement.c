@@ -110,6 +110,7 @@ static struct convention infer(struct evaluations *all, const struct audit *audi
         for (int number = 0; number < CONVENTION_COUNT && fewest > 0; ++number) {
             if (!convention_number(&j->answer->problem, number, &c) || convention_deviations(&c) != deviations)
                 continue;
+            if (c.diag_kind != ATTEST_DIAG_UNSET && !audit->problem->diag_is_assumed) continue;
             if ((c.lse_base2 || c.lse_plus_inf) && j->answer->got[REF_LSE] == NULL) continue;
             if (!judge_by(all, audit, &c, audit->recipe, j) || not_passing(j) >= fewest) continue;
             fewest = not_passing(j);

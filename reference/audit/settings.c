@@ -123,6 +123,7 @@ static char *read_diag(const struct options *options, struct audit_case *c)
     const bool matters = (p->window_left >= 0 || p->window_right >= 0) && p->seqlen_q != p->seqlen_k;
     if (!matters || p->diag_kind != ATTEST_DIAG_UNSET) return NULL;
     p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
+    c->diag_is_assumed = true;
     note(&c->notes, "seqlen_q and seqlen_k differ and diag is not given: bottom-right is assumed");
     return NULL;
 }
