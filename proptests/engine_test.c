@@ -1,9 +1,10 @@
 /* engine_test.c - the engine on properties that are wrong in a known way. */
 #include <stdio.h>
+#include <string.h>
 
 #include <criterion/criterion.h>
 
-#include "proptests/check.h"
+#include "proptests/campaign.h"
 
 enum { CASES = 2000, SEED = 7 };
 
@@ -53,25 +54,50 @@ Test(engine, knows_the_whole_range_of_integers)
     EXPECT(&s, (UINT64_C(1) << 63) + 4);
 }
 
-/* A list: its sum is over 100. The known minimum has one element. */
-static int list_sum(struct choices *c, void *context)
+/* A list of elements that must stay whole: five equal choices each. One of 7 comes before one of 9. */
+static int whole_elements(struct choices *c, void *context)
 {
     (void)context;
-    int64_t sum = 0;
-    for (int n = 0; n < 20; ++n) {
+    bool seven = false, nine_after_seven = false;
+    for (int n = 0; n < 12; ++n) {
         span_begin(c);
         const bool more = choose_flag(c, 0.9);
-        if (more) sum += choose(c, 0, 200);
+        const int64_t first = more ? choose(c, 0, 9) : 0;
+        for (int i = 0; more && i < 4; ++i)
+            if (choose_proposed(c, 0, 9, c->made.count ? (int64_t)c->made.at[c->made.count - 1] : 0) != first)
+                return TRIAL_PASSES;
         span_end(c);
         if (!more) break;
+        nine_after_seven = nine_after_seven || (seven && first == 9);
+        seven = seven || first == 7;
     }
-    return sum > 100;
+    return nine_after_seven;
 }
 
 Test(engine, deletes_spans)
 {
-    const struct sequence s = smallest(list_sum, 1);
-    EXPECT(&s, 1, 101);
+    const struct sequence s = smallest(whole_elements, 1);
+    EXPECT(&s, 1, 7, 7, 7, 7, 7, 1, 9, 9, 9, 9, 9);
+}
+
+/* Numbers up to a zero, no spans; three neighbours 3 5 3. */
+static int neighbours(struct choices *c, void *context)
+{
+    (void)context;
+    int64_t before = 0, last = 0;
+    for (int n = 0; n < 40; ++n) {
+        const int64_t x = choose(c, 0, 6);
+        if (x == 0) break;
+        if (before == 3 && last == 5 && x == 3) return 1;
+        before = last, last = x;
+    }
+    return TRIAL_PASSES;
+}
+
+Test(engine, deletes_what_is_in_no_span)
+{
+    const struct sequence s = smallest(neighbours, 1);
+    EXPECT(&s, 3, 5, 3);
 }
 
 /* A count, that many elements, and a tail that must keep its value though elements before it go. */
@@ -104,17 +130,20 @@ Test(engine, lowers_pairs_together)
     EXPECT(&s, 6, 6);
 }
 
-/* Class 2 hides behind smaller class 1. */
+/* Class 1 is everywhere below class 2. */
 static int two_bugs(struct choices *c, void *context)
 {
     (void)context;
     const int64_t x = choose(c, 0, 1000000);
-    return x > 900000 ? 2 : x % 2 == 1 && x < 1000 ? 1 : TRIAL_PASSES;
+    return x > 900000 ? 2 : x > 100 ? 1 : TRIAL_PASSES;
 }
 
 Test(engine, keeps_the_failure_class)
 {
-    const struct sequence s = smallest(two_bugs, 2);
+    struct sequence s = {1, {950000}};
+    shrink(two_bugs, NULL, 2, &s, CASES);
+    EXPECT(&s, 900001);
+    shrink(two_bugs, NULL, 1, &s, CASES); /* not its class: left as it is */
     EXPECT(&s, 900001);
 }
 
@@ -220,4 +249,73 @@ Test(engine, malformed_replay_lines_are_refused)
     for (int i = 0; i < CHECK_MAX_CHOICES; ++i) strcat(long_line, ".1");
     struct replay_line line;
     cr_assert_not(replay_parse(long_line, &line, why));
+}
+
+/* ---- coverage ---- */
+
+/* A run in which every pair of features met just often enough. */
+static void fill(struct campaign_result *r)
+{
+    *r = (struct campaign_result){.cases = 100, .work_bits = {[CAMPAIGN_LEAST_WORK_BITS] = 51, [2] = 49}};
+    for (int a = 0; a < NUM_FEATURES; ++a)
+        for (int b = 0; b < NUM_FEATURES; ++b) r->feature_pairs[a][b] = CAMPAIGN_LEAST_PAIRS;
+}
+
+Test(coverage, too_little_of_it_fails)
+{
+    static struct campaign_result r;
+    const struct campaign campaign = {.backward = true, .cases = 100};
+    fill(&r);
+    cr_assert(campaign_report(&campaign, &r, stderr));
+    r.feature_pairs[F_FP16][F_BF16] = 0; /* cannot meet */
+    cr_assert(campaign_report(&campaign, &r, stderr));
+    r.feature_pairs[F_MASK][F_DBIAS] -= 1;
+    cr_assert_not(campaign_report(&campaign, &r, stderr));
+    fill(&r);
+    r.cases = 99;
+    cr_assert_not(campaign_report(&campaign, &r, stderr));
+    fill(&r);
+    r.work_bits[CAMPAIGN_LEAST_WORK_BITS] -= 2, r.work_bits[2] += 2;
+    cr_assert_not(campaign_report(&campaign, &r, stderr));
+    const struct campaign nothing = {.backward = true};
+    cr_assert_not(campaign_report(&nothing, &(struct campaign_result){0}, stderr));
+}
+
+Test(coverage, unknown_and_malformed_lines_fail)
+{
+    cr_assert(campaign_replay("v1;property=merge_laws;implementation=library;choices=", stderr));
+    cr_assert_not(campaign_replay("v1;property=no_such;implementation=library;choices=", stderr));
+    cr_assert_not(campaign_replay("v1;property=merge_laws;implementation=no_such;choices=", stderr));
+    cr_assert_not(campaign_replay("v0", stderr));
+    int replayed;
+    cr_assert_eq(campaign_corpus("no such file", false, &replayed, stderr), -1);
+}
+
+/* ---- memory ---- */
+
+static enum attest_status spoils_q(const struct implementation *self, const struct attest_problem *p,
+                                   const struct attest_forward_args *a)
+{
+    if (ref_rows_q(p) > 0) ((unsigned char *)(uintptr_t)a->q)[0] ^= 1;
+    return library_implementation.forward(self, p, a);
+}
+
+static enum attest_status writes_before_lse(const struct implementation *self, const struct attest_problem *p,
+                                            const struct attest_forward_args *a)
+{
+    const enum attest_status status = library_implementation.forward(self, p, a);
+    ((float *)a->lse)[-1] = 0;
+    return status;
+}
+
+Test(memory, changed_inputs_and_margins_are_seen)
+{
+    static struct check_result r;
+    struct implementation bad = library_implementation;
+    bad.forward = spoils_q;
+    cr_assert_not(check_run(property_named("forward_within_bound"), &bad, SEED, 0, 50, &r));
+    cr_assert_eq(r.failure, FAILS_MEMORY, "%s", r.message);
+    bad.forward = writes_before_lse;
+    cr_assert_not(check_run(property_named("poison_is_not_felt_backward"), &bad, SEED, 0, 50, &r));
+    cr_assert_eq(r.failure, FAILS_MEMORY, "%s", r.message);
 }

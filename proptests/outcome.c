@@ -127,18 +127,26 @@ int outcome_run(struct outcome *out, struct prop_case *c, const struct implement
     return failure;
 }
 
+/* An infinity stands for any number from the largest of the format on: the one nearest to `other`. */
+static double overflown_near(const struct ref_format *format, double infinite, double other)
+{
+    return infinite > 0 ? fmax(other, format->max_finite) : fmin(other, -format->max_finite);
+}
+
 bool numbers_agree(const struct ref_format *format, double a, double b, double allowed)
 {
     if (allowed == INFINITY) return true;
     if (isnan(a) || isnan(b)) return false;
     if (a == b) return true;
     if (format == NULL && (isinf(a) || isinf(b))) return false;
-    if (isinf(a)) a = copysign(format->max_finite, a); /* what overflown may have been as little as this */
-    if (isinf(b)) b = copysign(format->max_finite, b);
+    if (isinf(a)) a = overflown_near(format, a, b);
+    if (isinf(b)) b = overflown_near(format, b, a);
     return fabs(a - b) <= allowed;
 }
 
 double rounding_of(double sum) { return isfinite(sum) ? 0x1p-52 * fabs(sum) : 0; }
+
+double sum_allowance(double value, double bound) { return isinf(value) ? INFINITY : bound; }
 
 static bool same_bits(double a, double b) { return (a == b && signbit(a) == signbit(b)) || (isnan(a) && isnan(b)); }
 

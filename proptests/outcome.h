@@ -36,8 +36,10 @@ int outcome_equal(const struct outcome *a, const struct outcome *b, element_map 
 /* Whether two numbers agree up to `allowed`; `format` is what they were rounded to, NULL for doubles. An infinite
  * allowance is outside of a recipe's domain, where anything goes; overflow of the format is agreed with from nearby. */
 bool numbers_agree(const struct ref_format *format, double a, double b, double allowed);
-/* More than rounding a double sum may add here; 0 of what is not finite, and so is outside of a domain or wrong. */
+/* More than the rounding of a double sum of results. */
 double rounding_of(double sum);
+/* What one of several results that are summed may be off by: anything where it has overflown. */
+double sum_allowance(double value, double bound);
 const struct ref_format *outcome_format(const struct outcome *o, enum ref_tensor t);
 
 /* Records a failure. Returns its class. */

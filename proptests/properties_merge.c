@@ -225,7 +225,7 @@ static void add_dq(const struct outcome *part, double *sum, double *allowed, int
 {
     for (int64_t i = 0; i < count; ++i) {
         sum[i] += part->value[REF_DQ][i];
-        allowed[i] += part->bound[REF_DQ][i] + rounding_of(sum[i]);
+        allowed[i] += sum_allowance(part->value[REF_DQ][i], part->bound[REF_DQ][i]) + rounding_of(sum[i]);
     }
 }
 

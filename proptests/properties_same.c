@@ -91,7 +91,8 @@ static int sums_of_group(const struct outcome *got, const struct outcome *repeat
         for (int64_t g = 0; g < group; ++g) {
             const int64_t j = (i / e[2] * group + g) * e[2] + i % e[2];
             sum += repeated->value[t][j];
-            allowed += repeated->bound[t][j] + (double)group * rounding_of(repeated->value[t][j]);
+            allowed += sum_allowance(repeated->value[t][j], repeated->bound[t][j]) +
+                       (double)group * rounding_of(repeated->value[t][j]);
         }
         if (!numbers_agree(outcome_format(got, t), got->value[t][i], sum, allowed))
             return fails_at(context, t, i, got->value[t][i], sum, allowed);
