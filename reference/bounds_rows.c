@@ -194,8 +194,9 @@ static double grown(double p, double x, double error, double top, double top_err
     return exp(fmin(0.0, x + error - top + top_error));
 }
 
-/* Half the spacing of the storage format at the unnormalised weight exp(x - m_t), relative to it: m_t, the
- * running maximum at that key, lies between x and top, so the weight lies between `least` and 1. */
+/* Half the spacing of the storage format at the unnormalised weight exp(x - m_t), relative to it: m_t, the running
+ * maximum at that key as it was computed, lies between x and the ceiling of the row, so the weight lies between `least`
+ * and 1. */
 static double rounding_of_weight(const struct ref_rounding *r, double least, double error)
 {
     if (least <= 0.5 || r->relative == 0.0) return r->relative;
@@ -236,6 +237,22 @@ static void bound_lse(const struct ref_machine *m, double largest_error, double 
     s->lse_sigma = sqrt(variance + rounded / 3);
 }
 
+/* What a row's computed scores can be at most, and the size of them. */
+struct reach {
+    double ceiling, size;
+};
+
+static struct reach reach_of(const struct bound_row_state *s, int64_t n, const double *x, const double *error)
+{
+    struct reach r = {s->top, fabs(s->top)};
+    for (int64_t c = 0; c < n; ++c) {
+        if (x[c] == -INFINITY) continue; /* not seen */
+        r.ceiling = fmax(r.ceiling, x[c] + error[c]);
+        r.size = fmax(r.size, fabs(x[c]) + error[c]);
+    }
+    return r;
+}
+
 void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
                        struct bound_row_state *s)
 {
@@ -266,17 +283,21 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
         if (centred[c] > 0x1p-60) largest_error = fmax(largest_error, error[c]);
     }
     if (s->sink_weight > 0x1p-60) largest_error = fmax(largest_error, sink_error);
+    const struct reach reach = reach_of(s, n, x, error);
+    const double largest_weight = head->fmax * exp(3 * m->u * reach.size + m->exp_error); /* section 10 */
+    if (s->live > 0 && !(largest_weight < fmin(m->p.overflow, m->huge))) s->overflow = true;
 
-    const double factor = exp(fmin(s->shift, LARGE_EXPONENT_ERROR)), scaled_top = exp(s->top - s->lse);
+    const double factor = exp(fmin(s->shift, LARGE_EXPONENT_ERROR)), scaled_top = exp(reach.ceiling - s->lse);
     const double exponentials = m->exp_error * m->exp_error / 3;
     s->lse_bias = 0.0;
     for (int64_t c = 0; c < n; ++c) {
         double sigma = 0.0, bias = 0.0;
         if (live[c] != 0.0) {
-            const double least = x[c] > s->top - 0.7 ? exp(x[c] - s->top - 2 * error[c]) : 0.0;
+            const double least = x[c] > s->top - 0.7 ? exp(x[c] - error[c] - reach.ceiling) : 0.0;
             centred[c] *= factor;
             plus[c] = p[c] * factor + centred[c];
-            rounding[c] = plus[c] * rounding_of_weight(&m->p, least, error[c]);
+            const bool scaled = block->drop[at + c] > 1.0; /* by dropout, which may come before the rounding */
+            rounding[c] = plus[c] * (scaled ? m->p.relative : rounding_of_weight(&m->p, least, error[c]));
             rounding[c] += (m->p.tiny + m->tiny) * fmin(1.0, scaled_top * factor);
             const double rounded = fabs(x[c]) + 2 * fmax(fabs(x[c]), fabs(s->top)) + 4 * (s->top - x[c]);
             sigma = sqrt(block->score_sigma[at + c] * block->score_sigma[at + c] + exponentials +

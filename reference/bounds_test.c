@@ -437,3 +437,112 @@ Test(bounds, rounding_each_query_head_costs_dk_and_dv)
     for (int64_t i = 0; i < sizes[REF_DK]; ++i) cr_assert_lt(f->bound[0][REF_DK][i], f->bound[1][REF_DK][i]);
     for (int64_t i = 0; i < sizes[REF_DV]; ++i) cr_assert_lt(f->bound[0][REF_DV][i], f->bound[1][REF_DV][i]);
 }
+
+/* --- computed scores out of order, factors in other places: bounds.md sections 5.3, 6 and 10 --- */
+
+/* Sum of products in the order given, each sum cut off toward zero: a faithful accumulator. */
+static float cut_off_sum(const float *a, const float *b, int64_t n)
+{
+    float c = 0.0f;
+    for (int64_t i = 0; i < n; ++i) {
+        const double exact = (double)c + (double)a[i] * (double)b[i]; /* of these numbers, exact in double */
+        c = (float)exact;
+        if (fabs((double)c) > fabs(exact)) c = nextafterf(c, 0.0f);
+    }
+    return c;
+}
+
+/* 63 keys of score 0 and one whose score cancels to 0, but which a truncating accumulator takes for 0.002. That
+ * one is the running maximum, so the others' weights are rounded though theirs are the largest scores. */
+Test(bounds, any_key_may_be_computed_as_the_largest)
+{
+    enum { KEYS = 64, FEATURES = 256 };
+    static float q[FEATURES], k[KEYS][FEATURES], v[KEYS];
+    float o, lse, scores[KEYS], largest = 0.0f, sum = 0.0f, product = 0.0f;
+    uint16_t q16[FEATURES], k16[KEYS * FEATURES], v16[KEYS];
+    for (int x = 0; x < FEATURES; ++x) {
+        q[x] = 1.0f;
+        k[KEYS - 1][x] = x == 0 ? -65.0f : x == FEATURES - 1 ? 65.0f : 0x1p-40f;
+    }
+    for (int j = 0; j < KEYS - 1; ++j) v[j] = 1.0f;
+    for (int x = 0; x < FEATURES; ++x) ref_store(ATTEST_BF16, q16, x, q[x]);
+    for (int i = 0; i < KEYS * FEATURES; ++i) ref_store(ATTEST_BF16, k16, i, k[i / FEATURES][i % FEATURES]);
+    for (int j = 0; j < KEYS; ++j) ref_store(ATTEST_BF16, v16, j, v[j]);
+
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.batch = p.seqlen_q = p.num_heads_q = p.num_heads_kv = p.head_dim_v = 1;
+    p.seqlen_k = KEYS;
+    p.head_dim = FEATURES;
+    p.softmax_scale = 1.0f;
+    p.q = packed(ATTEST_BF16, 1, 1, FEATURES);
+    p.k = packed(ATTEST_BF16, KEYS, 1, FEATURES);
+    p.v = packed(ATTEST_BF16, KEYS, 1, 1);
+    p.o = p.lse = packed(ATTEST_FP32, 1, 1, 1);
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    a.q = q16, a.k = k16, a.v = v16, a.o = &o, a.lse = &lse;
+    double want, want_lse, bound;
+    const struct ref_forward forward = {&want, &want_lse};
+    const struct ref_bound of_o = {.bound = &bound}, none = {0};
+    cr_assert_eq(ref_forward(&p, &a, &forward, 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_forward(&p, &a, ref_recipe("flash"), &of_o, &none, 1), ATTEST_OK);
+
+    for (int j = 0; j < KEYS; ++j) largest = fmaxf(largest, scores[j] = cut_off_sum(q, k[j], FEATURES));
+    for (int j = 0; j < KEYS; ++j) {
+        const float weight = expf(scores[j] - largest);
+        sum += weight;
+        product += (float)ref_round(ATTEST_BF16, weight) * v[j];
+    }
+    const double off = fabs((double)(product / sum) - want);
+    cr_assert(largest > 0.0019f && off > 0.0018, "%g %g", largest, off);
+    cr_assert(off <= bound && bound <= 1.2 * off, "%g of %g", off, bound);
+}
+
+/* One key: p is 1 and needs no rounding, but 4/3 does where dropout's multiplier comes first. */
+Test(bounds, p_may_be_rounded_after_dropouts_multiplier)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    f->p.seqlen_q = f->p.seqlen_k = 1;
+    f->p.dropout_p = 0.25f;
+    f->p.o.dtype = ATTEST_FP32;
+    compute_oracle();
+    compute_bounds(ref_recipe("flash"), 0);
+    const double off = fabs(ref_round(ATTEST_BF16, 4.0 / 3.0) - 4.0 / 3.0);
+    int kept = 0;
+    for (int h = 0; h < HEADS * BATCH; ++h)
+        for (int c = 0; c < DIM_V; ++c) {
+            const double v = f->oracle[REF_O][h * DIM_V + c] / (4.0 / 3.0);
+            kept += v != 0.0;
+            cr_assert_leq(off * fabs(v), f->bound[0][REF_O][h * DIM_V + c]);
+        }
+    cr_assert_gt(kept, DIM_V);
+}
+
+/* ds is rounded with softmax_scale folded in, and without dropout's multiplier: what underflows there weighs more. */
+Test(bounds, factors_folded_into_ds_move_where_it_underflows)
+{
+    set_up_as(ATTEST_FP16, 1.0);
+    f->p.softmax_scale = 0.125f;
+    const struct ref_machine small = ref_machine(&f->p, ref_recipe("flash"));
+    cr_assert_eq(small.ds.tiny, 0x1p-25 / 0.125);
+    f->p.softmax_scale = -4.0f;
+    f->p.dropout_p = 0.5f;
+    const struct ref_machine large = ref_machine(&f->p, ref_recipe("flash"));
+    cr_assert_eq(large.ds.tiny, 0x1p-25 * 2);
+    cr_assert_eq(large.ds.overflow, 65520.0 / 4);
+}
+
+/* exp2 of a fused multiply-add is off by the rounding of the maximum: at 10^8 the largest weight may be 10^7. */
+Test(bounds, weights_beyond_fp16_are_outside_where_they_are_rounded_to_fp16)
+{
+    set_up_as(ATTEST_FP16, 100.0);
+    f->p.softmax_scale = 1e3f;
+    compute_bounds(ref_recipe("flash"), 0);
+    compute_bounds(ref_recipe("fp32"), 1);
+    int outside = 0;
+    for (int64_t i = 0; i < sizes[REF_O]; ++i) {
+        outside += isinf(f->bound[0][REF_O][i]);
+        cr_assert(isfinite(f->bound[1][REF_O][i]));
+    }
+    cr_assert_gt(outside, 9 * sizes[REF_O] / 10);
+}

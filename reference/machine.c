@@ -38,6 +38,14 @@ static struct ref_machine oracle_machine(void)
                                 .dv_heads.overflow = INFINITY};
 }
 
+/* ds may carry softmax_scale and lack dropout's multiplier where it is rounded or flushed. */
+static void fold_factors(const struct attest_problem *p, struct ref_rounding *ds)
+{
+    const double scale = fabs((double)p->softmax_scale), kept = 65536.0 - floor(65536.0 * (double)p->dropout_p + 0.5);
+    if (scale > 0.0) ds->tiny = fmax(ds->tiny, FLT_MIN) * 65536.0 / kept / fmin(1.0, scale);
+    ds->overflow /= fmax(1.0, scale);
+}
+
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
 {
     struct ref_machine m = oracle_machine();
@@ -64,6 +72,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     if (recipe->round_p && p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype);
     if (recipe->round_ds) m.ds = rounding_to(p->q.dtype);
+    fold_factors(p, &m.ds);
     if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {
         m.dk_heads = rounding_to(p->dk.dtype);
         m.dv_heads = rounding_to(p->dv.dtype);
