@@ -113,6 +113,7 @@ static void one_score(struct bound_head *head, struct bound_block *block, int64_
     }
     largest = fmax(largest, 4 * fabs(s.x));
     if (largest > m->huge) state->overflow = true;
+    if (m->rescales && scale > 0 && scale < m->tiny) state->overflow = true; /* it may be flushed to zero */
     block->x[at] = s.x;
     block->score_error[at] = s.error;
     block->score_sigma[at] = s.sigma;
@@ -235,6 +236,7 @@ static void bound_lse(const struct ref_machine *m, double largest_error, double 
     const double rounded = m->u * m->u * (terms + 3 * (s->top * s->top + s->lse * s->lse)) + log_error * log_error;
     s->relative_sigma = m->u * sqrt(terms / 3);
     s->lse_sigma = sqrt(variance + rounded / 3);
+    s->lse_bias += (1 + (double)s->rescales) * m->exp_error + log_error; /* an approximation may err to one side */
 }
 
 /* What a row's computed scores can be at most, and the size of them. */
