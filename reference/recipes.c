@@ -10,53 +10,24 @@
 #define TANH_APPROX 0x1p-11
 #define TILE_K 16
 
+/* What kernels on tensor cores have in common: p and ds in 16 bits, approximate instructions. */
+#define TENSOR_CORE                                                                                                    \
+    .struct_size = sizeof(struct attest_recipe), .round_p = 1, .round_ds = 1, .tile_k = TILE_K, .exp_error = EXP_ERROR, \
+    .tanh_error = TANH_APPROX
+/* What FlashAttention's way adds to the backward pass. */
+#define FLASH .round_dkv_heads = 1, .delta = ATTEST_DELTA_FROM_ROUNDED_O
+
 const struct attest_recipe ref_recipes[] = {
-    {.struct_size = sizeof(struct attest_recipe),
+    {.name = "fp32",
+     .struct_size = sizeof(struct attest_recipe),
      .accumulate = ATTEST_ACC_FP32,
      .delta = ATTEST_DELTA_EXACT,
      .exp_error = EXP_ERROR,
-     .tanh_error = TANH_ACCURATE,
-     .name = "fp32"},
-    {.struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_FAITHFUL,
-     .round_p = 1,
-     .round_ds = 1,
-     .delta = ATTEST_DELTA_EXACT,
-     .tile_k = TILE_K,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_APPROX,
-     .name = "mixed"},
-    {.struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_FAITHFUL,
-     .round_p = 1,
-     .round_p_ds = 1,
-     .round_ds = 1,
-     .round_dkv_heads = 1,
-     .delta = ATTEST_DELTA_FROM_ROUNDED_O,
-     .tile_k = TILE_K,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_APPROX,
-     .name = "flash"},
-    {.struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_AMPERE,
-     .round_p = 1,
-     .round_ds = 1,
-     .round_dkv_heads = 1,
-     .delta = ATTEST_DELTA_FROM_ROUNDED_O,
-     .tile_k = TILE_K,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_APPROX,
-     .name = "ampere"},
-    {.struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_HOPPER,
-     .round_p = 1,
-     .round_ds = 1,
-     .round_dkv_heads = 1,
-     .delta = ATTEST_DELTA_FROM_ROUNDED_O,
-     .tile_k = TILE_K,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_APPROX,
-     .name = "hopper"},
+     .tanh_error = TANH_ACCURATE},
+    {.name = "mixed", TENSOR_CORE, .accumulate = ATTEST_ACC_FAITHFUL, .delta = ATTEST_DELTA_EXACT},
+    {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1},
+    {.name = "ampere", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_AMPERE},
+    {.name = "hopper", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_HOPPER},
     {0},
 };
 
