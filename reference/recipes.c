@@ -11,9 +11,9 @@
 #define TILE_K 16
 
 /* What kernels on tensor cores have in common: p and ds in 16 bits, approximate instructions. */
-#define TENSOR_CORE                                                                                                    \
-    .struct_size = sizeof(struct attest_recipe), .round_p = 1, .round_ds = 1, .tile_k = TILE_K, .exp_error = EXP_ERROR, \
-    .tanh_error = TANH_APPROX
+#define TENSOR_CORE                                                                                          \
+    .struct_size = sizeof(struct attest_recipe), .round_p = 1, .round_ds = 1, .tile_k = TILE_K,              \
+    .exp_error = EXP_ERROR, .tanh_error = TANH_APPROX
 /* What FlashAttention's way adds to the backward pass. */
 #define FLASH .round_dkv_heads = 1, .delta = ATTEST_DELTA_FROM_ROUNDED_O
 
