@@ -1,0 +1,248 @@
+/* machine.h - the inside of the simulated GPU: what its files share. Nothing outside kernels/sim/ includes it.
+ *
+ * A cluster (of one CTA, mostly) runs on one host thread from start to end, every GPU thread of it a fiber, so that
+ * nothing inside a cluster needs a lock. Clusters are independent: only the global memory's shadow and the queue of
+ * clusters are shared between host threads.
+ *
+ *   fiber.c       stacks and switches                  clock.c     who has seen what: vector clocks
+ *   schedule.c    who runs next; deadlock              shared.c    shadow of shared memory
+ *   launch.c      grids, limits, host threads          global.c    mapped memory and its shadow
+ *   collective.c  instructions of a warp or warpgroup  access.c    ordinary loads and stores
+ *   barrier.c     barriers of CTAs and clusters        report.c    findings, source lines
+ *   registers.c   register budgets                     count.c     counters
+ *   mbarrier.c copy.c tensor_map.c tensor_copy.c wgmma.c   asynchronous work
+ *   unit.c mma.c  tensor cores                         approx.c    special functions */
+#ifndef ATTEST_SIM_MACHINE_H
+#define ATTEST_SIM_MACHINE_H
+
+#include "kernels/sim/calls.h"
+#include "kernels/sim/sim.h"
+
+enum {
+    SIM_WARP = 32,
+    SIM_WARPGROUP = 128,
+    SIM_MAX_THREADS = 1024,
+    SIM_NAMED_BARRIERS = 16,
+    SIM_WINDOW = 256 * 1024,     /* of addresses, for the shared memory of a CTA: its allocations start at 1024, */
+    SIM_WINDOW_RESERVED = 1024,  /* as on the chip, where the first 1024 bytes are the system's */
+    SIM_STACK = 64 * 1024        /* of a fiber */
+};
+
+/* The call site of the device function that called us: what reports name. */
+#define SIM_SITE __builtin_extract_return_addr(__builtin_return_address(0))
+
+/* Clocks. Agents of a cluster are its threads (agent = index in the cluster) and whatever works beside them:
+ * asynchronous copies, wgmma. Every synchronising act of an agent opens a new interval; (agent, interval) is an epoch,
+ * and the vector clock of a thread says up to which interval it has seen the deeds of each agent. `fenced` is the same for
+ * what may be read through the async proxy. Intervals are drawn from one counter per cluster. */
+enum { SIM_AGENT_BITS = 12, SIM_INTERVAL_BITS = 20, SIM_MAX_AGENTS = 1 << SIM_AGENT_BITS };
+typedef uint32_t sim_epoch; /* agent << SIM_INTERVAL_BITS | interval; 0: never */
+
+struct sim_clock {
+    uint32_t *seen, *fenced; /* [cluster->agent_capacity] */
+};
+
+enum sim_thread_state { SIM_READY, SIM_WAITING, SIM_EXITED };
+
+struct sim_thread {
+    void *stack_pointer; /* while not running; fiber.c */
+    char *stack_low, *stack_high;
+    struct sim_cta *cta;
+    struct sim_warp *warp;
+    unsigned index[3];   /* threadIdx */
+    unsigned linear;     /* in the CTA */
+    unsigned lane;
+    unsigned agent;      /* in the cluster */
+    enum sim_thread_state state;
+    /* While WAITING, for the deadlock report: "mbarrier.try_wait parity 1", the object's place, the call site. */
+    const char *wait_what;
+    const void *wait_object, *wait_site;
+    struct sim_clock clock;
+    uint32_t interval;              /* this thread's own, now */
+    /* Belongs to the file named. */
+    void *collective_args;          /* collective.c */
+    const void *collective_site;
+    struct sim_copy_groups *copies; /* copy.c: cp.async and bulk groups; NULL until the first */
+    struct sim_wgmma_groups *wgmma; /* wgmma.c; NULL until the first */
+    struct sim_access_log *log;     /* count.c */
+    unsigned registers;             /* registers.c: as setmaxnreg left it */
+};
+
+struct sim_warp {
+    struct sim_cta *cta;
+    unsigned index;           /* in the CTA */
+    unsigned num_lanes;       /* 32, less in the last warp of an odd block */
+    struct sim_thread *lanes; /* [num_lanes] */
+    uint32_t ready, exited;   /* by lane */
+    uint32_t collective_arrived; /* collective.c */
+    const char *collective_name;
+};
+
+struct sim_cta {
+    struct sim_cluster *cluster;
+    unsigned rank;            /* in the cluster */
+    unsigned index[3];        /* blockIdx */
+    uint64_t linear;          /* in the grid */
+    unsigned num_threads, num_warps;
+    struct sim_thread *threads;
+    struct sim_warp *warps;
+    unsigned num_exited;
+    char *window;             /* SIM_WINDOW bytes; shared address = pointer - window */
+    struct sim_shared *shared;       /* shared.c: allocations and shadow */
+    struct sim_barriers *barriers;   /* barrier.c */
+    struct sim_mbarriers *mbarriers; /* mbarrier.c */
+    struct sim_register_pool *pool;  /* registers.c */
+};
+
+struct sim_cluster {
+    struct sim_gpu *gpu;
+    const struct sim_launch *launch;
+    struct sim_worker *worker;
+    unsigned num_ctas, num_threads;
+    struct sim_cta *ctas;
+    struct sim_thread *threads; /* of all CTAs, by agent */
+    char *windows;              /* num_ctas x SIM_WINDOW, contiguous, aligned to SIM_WINDOW */
+    unsigned num_agents, agent_capacity;
+    uint32_t last_interval;
+    uint64_t random;            /* state of the schedule's generator: gpu seed and cluster index */
+    struct sim_async *pending;  /* schedule.c */
+    struct sim_cluster_barrier *barrier; /* barrier.c */
+};
+
+/* The thread that runs on this host thread; NULL outside of a launch. */
+extern _Thread_local struct sim_thread *sim_self;
+
+/* ---- schedule.c ------------------------------------------------------------------------------------------- */
+
+/* Gives up the host thread until sim_wake. `what` is a string literal or lives as long as the wait. */
+void sim_wait(const char *what, const void *object, const void *site);
+void sim_wake(struct sim_thread *thread);
+/* Stays ready; others may run. A cluster in which threads only yield and no asynchronous work is left is deadlocked;
+ * `what`, `object`, `site` as above. */
+void sim_yield(const char *what, const void *object, const void *site);
+/* A number below n from the schedule's generator. */
+uint32_t sim_draw(struct sim_cluster *cluster, uint32_t n);
+
+/* Work that is done at a time of the scheduler's choice between submission and sim_async_finish: at once (EARLY), when
+ * nobody else can run (LATE), at any time (RANDOM). `run` is called exactly once, on the host thread of the cluster,
+ * perhaps outside of any fiber (sim_self is then NULL); it wakes whom it satisfies. The owner frees it afterwards. */
+struct sim_async {
+    struct sim_async *next, *previous; /* schedule.c */
+    void (*run)(struct sim_async *self);
+    bool done;
+};
+void sim_async_submit(struct sim_cluster *cluster, struct sim_async *op);
+void sim_async_finish(struct sim_cluster *cluster, struct sim_async *op); /* runs it now unless done */
+
+/* ---- report.c --------------------------------------------------------------------------------------------- */
+
+/* The finding, and the end of this cluster's run: does not return. `address` NULL: none. Outside of a fiber,
+ * `thread` says whose deed it was. The format's sentence says what is wrong and what would be right. */
+_Noreturn void sim_fail(struct sim_thread *thread, enum sim_rule rule, const char *instruction, const void *site,
+                        const void *address, const char *format, ...) __attribute__((format(printf, 6, 7)));
+/* Leaves the cluster's run, from a fiber or from the scheduler: schedule.c. */
+_Noreturn void sim_abandon(struct sim_cluster *cluster);
+/* "shared + 0x430 of CTA 2", "global q + 260 bytes", "a register of thread (3, 0, 0)". */
+void sim_describe_address(const struct sim_cluster *cluster, const void *address, char *text, size_t bytes);
+/* "file.cu:120", and for the report's fields; innermost inlined place outside kernels/device/. */
+void sim_locate(const void *site, char *file, size_t bytes, int *line);
+
+/* ---- collective.c ----------------------------------------------------------------------------------------- */
+
+/* Every lane in `members` (a mask of lanes that have not exited; the caller's own bit is set) calls this at the same site with its
+ * own `args`; the last to arrive calls run(lanes' args by lane, NULL for non-members) once, for all, then all go on.
+ * Else SIM_DIVERGED: another instruction or site in the same warp, an absent or exited member. */
+void sim_collect_warp(const char *instruction, const void *site, uint32_t members, void *args,
+                      void (*run)(struct sim_warp *warp, void *const args[SIM_WARP]));
+/* The same over the four warps of the caller's warpgroup, all 128 threads; args by thread of the warpgroup. */
+void sim_collect_warpgroup(const char *instruction, const void *site, void *args,
+                           void (*run)(struct sim_warp *first, void *const args[SIM_WARPGROUP]));
+
+/* ---- clock.c ---------------------------------------------------------------------------------------------- */
+
+struct sim_clock sim_clock_new(struct sim_cluster *cluster); /* has seen nothing; freed with the cluster */
+unsigned sim_agent_new(struct sim_cluster *cluster);         /* an agent beside the threads; SIM_LIMIT when there are too many */
+/* Opens a new interval of the agent and returns its epoch. */
+sim_epoch sim_epoch_next(struct sim_cluster *cluster, unsigned agent);
+/* release: what the thread has done and seen is handed to `clock`; then a new interval of the thread begins.
+ * acquire: the thread has seen all that `clock` was handed. */
+void sim_release(struct sim_thread *thread, struct sim_clock *clock);
+void sim_acquire(struct sim_thread *thread, const struct sim_clock *clock);
+void sim_clock_reset(struct sim_cluster *cluster, struct sim_clock *clock); /* has seen nothing again */
+void sim_clock_see(struct sim_clock *clock, sim_epoch epoch, bool through_async_proxy); /* adds one epoch, as finished async work does */
+void sim_acquire_epoch(struct sim_thread *thread, sim_epoch epoch, bool through_async_proxy);
+/* All of them hand everything to all of them: a barrier. */
+void sim_clock_barrier(struct sim_thread *const *threads, unsigned n);
+/* The thread's own deeds so far may be read through the async proxy by whoever is ordered after it. */
+void sim_clock_fence_proxy(struct sim_thread *thread);
+bool sim_has_seen(const struct sim_thread *thread, sim_epoch epoch);
+
+/* ---- watching memory: access.c, shared.c, global.c ---------------------------------------------------------- */
+
+/* An access by the running thread, through the generic proxy, to shared, global or constant memory or its own registers: bounds,
+ * alignment (`align` 1: none asked), initialised, races, in-flight bytes; counts. Any address: the file finds out what it is. */
+void sim_watch_read(const void *address, size_t bytes, size_t align, const char *instruction, const void *site);
+void sim_watch_write(void *address, size_t bytes, size_t align, const char *instruction, const void *site);
+
+/* An asynchronous operation of `issuer`: checked as an access of the issuer now (through the async proxy: also that
+ * generic writes to be read were fenced), and recorded as a deed of `epoch`: whoever touches these bytes against it before having
+ * seen `epoch` is found guilty of SIM_MISSING_WAIT. `what` names the operation in that report ("cp.async issued at ...");
+ * sim_self may be NULL. Bytes are moved by the caller, at the time the scheduler chooses. */
+struct sim_deed {
+    struct sim_thread *issuer;
+    sim_epoch epoch;
+    bool async_proxy;
+    const char *instruction;
+    const void *site;
+};
+void sim_watch_async_read(const struct sim_deed *deed, const void *address, size_t bytes, size_t align);
+void sim_watch_async_write(const struct sim_deed *deed, void *address, size_t bytes, size_t align);
+void sim_watch_async_reduce(const struct sim_deed *deed, void *global, size_t bytes, size_t align);
+
+/* Registers given to a wgmma, from its issue to the wait that ends it; access.c reports who touches them.
+ * write: wgmma writes them, so reads are wrong as well as writes. Ranges on the thread's own stack. */
+void sim_registers_begin(struct sim_thread *thread, const void *registers, size_t bytes, bool write, const void *site);
+void sim_registers_end(struct sim_thread *thread, const void *registers);
+/* Registers written by ordinary code since the thread's last wgmma.fence? */
+bool sim_registers_dirty(const struct sim_thread *thread, const void *registers, size_t bytes);
+void sim_registers_fence(struct sim_thread *thread);
+
+/* Shared memory, by CTA. */
+bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset);
+void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what); /* "mbarrier": ordinary accesses are findings; NULL ends it */
+struct sim_shared *sim_shared_create(struct sim_cta *cta, size_t dynamic_bytes);
+void sim_shared_destroy(struct sim_shared *shared);
+
+/* ---- count.c ---------------------------------------------------------------------------------------------- */
+
+struct sim_counts *sim_tally(struct sim_cluster *cluster); /* this host thread's own; added up after the launch */
+/* One lane's access, for sectors and conflicts; only while counting. */
+void sim_log_access(struct sim_thread *thread, bool write, const void *address, unsigned bytes, const void *site);
+void sim_log_flush(struct sim_warp *warp); /* the warp has met: group what its lanes logged */
+
+/* ---- life of a CTA: called by launch.c ---------------------------------------------------------------------- */
+
+struct sim_barriers *sim_barriers_create(struct sim_cta *cta);
+struct sim_mbarriers *sim_mbarriers_create(struct sim_cta *cta);
+struct sim_register_pool *sim_registers_create(struct sim_cta *cta);
+struct sim_cluster_barrier *sim_cluster_barrier_create(struct sim_cluster *cluster);
+void sim_barriers_destroy(struct sim_barriers *barriers);
+void sim_mbarriers_destroy(struct sim_mbarriers *mbarriers);
+void sim_registers_destroy(struct sim_register_pool *pool);
+void sim_cluster_barrier_destroy(struct sim_cluster_barrier *barrier);
+/* A thread ends: what it left half done is SIM_LEFT_PENDING; barriers that waited for it may open. */
+void sim_copies_exit(struct sim_thread *thread);
+void sim_wgmma_exit(struct sim_thread *thread);
+void sim_barriers_exit(struct sim_thread *thread);
+/* A CTA ends, all of its threads exited, nothing pending: barriers with arrivals short of their count. */
+void sim_barriers_finish(struct sim_cta *cta);
+void sim_mbarriers_finish(struct sim_cta *cta);
+
+/* ---- unit.c: tensor cores, bit for bit ---------------------------------------------------------------------- */
+
+/* d[m][n] = c[m][n] + sum_k a[m][k] b[k][n] over one instruction's k, as the generation's tensor cores do it.
+ * a rows of k, b_t columns of k (b transposed), values as raw 16- or 32-bit formats; c, d of n numbers a row. */
+void sim_unit(enum sim_generation generation, enum sim_format format, int m, int n, int k, const void *a, const void *b_t,
+              const float *c, float *d);
+
+#endif
