@@ -220,6 +220,10 @@ struct sim_counts *sim_tally(struct sim_cluster *cluster); /* this host thread's
 void sim_log_access(struct sim_thread *thread, bool write, const void *address, unsigned bytes, const void *site);
 void sim_log_flush(struct sim_warp *warp); /* the warp has met: group what its lanes logged */
 
+/* ---- launch.c --------------------------------------------------------------------------------------------- */
+
+const struct sim_options *sim_options_of(const struct sim_cluster *cluster);
+
 /* ---- life of a CTA: called by launch.c ---------------------------------------------------------------------- */
 
 struct sim_barriers *sim_barriers_create(struct sim_cta *cta);
@@ -241,8 +245,9 @@ void sim_mbarriers_finish(struct sim_cta *cta);
 /* ---- unit.c: tensor cores, bit for bit ---------------------------------------------------------------------- */
 
 /* d[m][n] = c[m][n] + sum_k a[m][k] b[k][n] over one instruction's k, as the generation's tensor cores do it.
- * a rows of k, b_t columns of k (b transposed), values as raw 16- or 32-bit formats; c, d of n numbers a row. */
-void sim_unit(enum sim_generation generation, enum sim_format format, int m, int n, int k, const void *a, const void *b_t,
-              const float *c, float *d);
+ * m <= 64, n a multiple of 8, k 16 (tf32: 8). a rows of k, b_t columns of k (b transposed), values as raw 16- or 32-bit
+ * formats; c, d of n numbers a row. c may be d; NULL: zeros. */
+void sim_unit(enum sim_generation generation, enum sim_format format, int m, int n, int k, const void *a,
+              const void *b_t, const float *c, float *d);
 
 #endif
