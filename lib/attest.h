@@ -55,7 +55,7 @@ enum attest_dtype {
 
 enum attest_device {
     ATTEST_CUDA = 0,
-    ATTEST_SIM,      /* the simulated GPU: runs kernel sources on the host */
+    ATTEST_SIM,      /* the simulated GPU: runs kernel sources on the host; host pointers */
     ATTEST_REFERENCE /* the double-precision oracle; host pointers; results rounded once, at the end */
 };
 
@@ -194,6 +194,19 @@ struct attest_backward_args {
     float *dsink; /* [num_heads_q], written where the problem has a sink and this is not NULL */
 };
 
+/* States that lie on a device: attest_merge_states. */
+struct attest_merge_args {
+    uint32_t struct_size;
+    int32_t device;         /* enum attest_device */
+    int32_t device_ordinal; /* as in struct attest_problem */
+    int32_t reserved0;      /* 0 */
+    int64_t num_states;     /* >= 0; on CUDA and SIM at most 128 */
+    int64_t rows;           /* >= 0; on CUDA and SIM below 2^33 */
+    int64_t head_dim_v;     /* >= 1 */
+    const float *const *o_states, *const *lse_states; /* [num_states], on the host: pointers to the states */
+    float *o, *lse;
+};
+
 /* What each struct starts from: sizes set, no window, no softmax_scale, everything else zero. */
 /* clang-format off */
 #ifndef __cplusplus
@@ -201,12 +214,14 @@ struct attest_backward_args {
     { .struct_size = sizeof(struct attest_problem), .softmax_scale = NAN,                          \
       .window_left = -1, .window_right = -1 }
 #define ATTEST_FORWARD_ARGS_INIT { .struct_size = sizeof(struct attest_forward_args) }
+#define ATTEST_MERGE_ARGS_INIT { .struct_size = sizeof(struct attest_merge_args) }
 #define ATTEST_BACKWARD_ARGS_INIT                                                                  \
     { .struct_size = sizeof(struct attest_backward_args), .forward = ATTEST_FORWARD_ARGS_INIT }
 #else /* designated initialisers came to C++ in 2020 */
 #define ATTEST_PROBLEM_INIT attest_problem_init()
 #define ATTEST_FORWARD_ARGS_INIT attest_forward_args_init()
 #define ATTEST_BACKWARD_ARGS_INIT attest_backward_args_init()
+#define ATTEST_MERGE_ARGS_INIT attest_merge_args_init()
 static inline attest_problem attest_problem_init()
 {
     attest_problem p = attest_problem();
@@ -226,6 +241,12 @@ static inline attest_backward_args attest_backward_args_init()
     attest_backward_args a = attest_backward_args();
     a.struct_size = sizeof a;
     a.forward = attest_forward_args_init();
+    return a;
+}
+static inline attest_merge_args attest_merge_args_init()
+{
+    attest_merge_args a = attest_merge_args();
+    a.struct_size = sizeof a;
     return a;
 }
 #endif
@@ -278,9 +299,12 @@ ATTEST_API const struct attest_recipe *attest_plan_recipe(const struct attest_pl
 /* o = softmax(x) v row by row, and lse, as lib/contract.md section 1 says.
  * Empty    a query that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink_h).
  * Aliasing o and lse overlap nothing, each other included.
- * Stream   a cudaStream_t. The reference device has none, and is done when the call returns.
- * Errors   before anything is queued or written. Sequence lengths that are no lengths are INVALID where the
- *          host can read them: on the reference device. */
+ * Stream   CUDA: a cudaStream_t of the problem's device. SIM: NULL for a simulated GPU of the call's own, or a struct
+ *          sim_gpu (kernels/sim/sim.h), whose mappings the call replaces. REFERENCE: ignored. SIM and REFERENCE are
+ *          done when the call returns.
+ * Errors   before anything is queued or written; but a finding of the simulated GPU ends its run half done, with
+ *          DEVICE_ERROR and the finding as the sentence. Sequence lengths that are no lengths are INVALID where the
+ *          host can read them: on SIM and REFERENCE. */
 ATTEST_API enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
                                                  void *workspace, size_t workspace_bytes, void *stream);
 
@@ -299,6 +323,12 @@ ATTEST_API enum attest_status attest_run_backward(const struct attest_plan *plan
 ATTEST_API enum attest_status attest_merge(int64_t num_states, int64_t rows, int64_t head_dim_v,
                                            const float *const *o_states, const float *const *lse_states, float *o,
                                            float *lse);
+
+/* attest_merge where the states lie on a device. REFERENCE is attest_merge itself; CUDA and SIM keep its laws, but
+ * sum in fp32.
+ * Stream   as in attest_run_forward.
+ * Errors   before anything is queued or written, but for findings of the simulated GPU. */
+ATTEST_API enum attest_status attest_merge_states(const struct attest_merge_args *args, void *stream);
 
 /* "ATTEST_INVALID" and so on; never NULL. */
 ATTEST_API const char *attest_status_name(enum attest_status status);

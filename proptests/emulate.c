@@ -10,7 +10,8 @@
 #include "reference/bounds.h" /* for ref_recipes, which is data */
 
 #define EMULATION(NAME, RECIPE, TILE_K) \
-    {NAME, &ref_recipes[RECIPE], 0, emulate_forward, emulate_backward, attest_merge, TILE_K}
+    {.name = NAME, .recipe = &ref_recipes[RECIPE], .forward = emulate_forward, .backward = emulate_backward, \
+     .merge = emulate_merge, .tile_k = TILE_K}
 
 const struct implementation emulations[] = {
     EMULATION("fp32", 0, 16),
@@ -28,6 +29,12 @@ const struct implementation *emulation_named(const char *name)
     for (const struct implementation *e = emulations; e->name; ++e)
         if (strcmp(e->name, name) == 0) return e;
     return NULL;
+}
+
+enum attest_status emulate_merge(const struct implementation *self, const struct attest_merge_args *a)
+{
+    (void)self;
+    return attest_merge(a->num_states, a->rows, a->head_dim_v, a->o_states, a->lse_states, a->o, a->lse);
 }
 
 /* A block of query rows on its way through the keys. */

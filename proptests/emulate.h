@@ -6,6 +6,8 @@
 #ifndef ATTEST_PROPTESTS_EMULATE_H
 #define ATTEST_PROPTESTS_EMULATE_H
 
+#include <stdbool.h>
+
 #include "lib/attest.h"
 
 /* A way to compute attention: the thing under test. All return an attest_status. */
@@ -17,12 +19,23 @@ struct implementation {
                                   const struct attest_forward_args *a);
     enum attest_status (*backward)(const struct implementation *self, const struct attest_problem *p,
                                    const struct attest_backward_args *a);
-    enum attest_status (*merge)(int64_t num_states, int64_t rows, int64_t head_dim_v, const float *const *o_states,
-                                const float *const *lse_states, float *o, float *lse); /* as attest_merge */
+    enum attest_status (*merge)(const struct implementation *self, const struct attest_merge_args *a); /* host memory */
     int tile_k; /* keys of a tile, 1 .. EMULATE_MAX_TILE_K; the matrix units take a multiple of 16 */
+    const struct merge_accuracy *merges; /* NULL: as attest_merge states it */
+    bool is_partial; /* may answer UNSUPPORTED: such a case does not count */
+};
+
+/* A merge in fp32 by weights exp(lse_a - max). An exponent is off by weight_error + distance_error (max - lse_a),
+ * the logarithm of the weights' sum by log_error (1 + ln sum). Sums and products round to nearest; `lost` covers each
+ * that underflows. */
+struct merge_accuracy {
+    double weight_error, distance_error, log_error, lost;
 };
 
 enum { EMULATE_MAX_TILE_K = 128 };
+
+/* attest_merge. */
+enum attest_status emulate_merge(const struct implementation *self, const struct attest_merge_args *a);
 
 /* One per recipe of reference/bounds.h, and more tile sizes. Ends with name == NULL. */
 extern const struct implementation emulations[];

@@ -289,10 +289,12 @@ static enum attest_status forward_by_batch(const struct implementation *self, co
 
 /* --- The table ----------------------------------------------------------------------------------------- */
 
-#define TINY_TILES(NAME, KIND) .implementation = {NAME, &ref_recipes[0], KIND, forward, backward, attest_merge, 2}
-#define FLASH(NAME, KIND) .implementation = {NAME, &ref_recipes[2], KIND, forward, backward, attest_merge, 16}
-#define MERGE(NAME, FUNCTION) \
-    .implementation = {NAME, &ref_recipes[0], MUTANT_WRAPPER, forward, backward, FUNCTION, 2}
+#define IMPLEMENTATION(NAME, RECIPE, KIND, FORWARD, MERGE, TILE_K)                                           \
+    .implementation = {.name = NAME, .recipe = &ref_recipes[RECIPE], .mutant = KIND, .forward = FORWARD,       \
+                       .backward = backward, .merge = MERGE, .tile_k = TILE_K}
+#define TINY_TILES(NAME, KIND) IMPLEMENTATION(NAME, 0, KIND, forward, emulate_merge, 2)
+#define FLASH(NAME, KIND) IMPLEMENTATION(NAME, 2, KIND, forward, emulate_merge, 16)
+#define MERGE(NAME, FUNCTION) IMPLEMENTATION(NAME, 0, MUTANT_WRAPPER, forward, FUNCTION, 2)
 #define MISREADS(NAME, FUNCTION, PASSES) TINY_TILES(NAME, MUTANT_WRAPPER), .misread = FUNCTION, .passes = PASSES
 #define SPOILS(NAME, FUNCTION) TINY_TILES(NAME, MUTANT_WRAPPER), .spoil = FUNCTION
 #define SHRINKS_TO(Q, K) .seqlen_q = Q, .seqlen_k = K
@@ -379,8 +381,8 @@ const struct mutant mutants[] = {
      .bug = "backward reads the device's seed before it is there", SHRINKS_TO(2, 4)},
     {MISREADS("seed-constant", seed_constant, MUTATES_BOTH), .row = 51, .museum = "flash-attention#2088",
      .bug = "the dropout seed is a constant", SHRINKS_TO(1, 4)},
-    {.implementation = {"tile-by-batch", &ref_recipes[0], MUTANT_WRAPPER, forward_by_batch, backward, attest_merge, 2},
-     .row = 61, .museum = "FlashMLA#212", .bug = "a row's bits depend on the batch around it", SHRINKS_TO(1, 4)},
+    {IMPLEMENTATION("tile-by-batch", 0, MUTANT_WRAPPER, forward_by_batch, emulate_merge, 2), .row = 61,
+     .museum = "FlashMLA#212", .bug = "a row's bits depend on the batch around it", SHRINKS_TO(1, 4)},
     {TINY_TILES("tail-dropped", MUTANT_TAIL_DROPPED), .row = 62, .museum = "TransformerEngine#3331",
      .bug = "the keys of a tile that is not full are dropped", SHRINKS_TO(1, 1)},
     {MERGE("merge-wrong-stride", merge_wrong_stride), .row = 63, .museum = "hipfire PR#264",

@@ -43,14 +43,7 @@ extern const struct mutant mutants[];
 const struct mutant *mutant_named(const char *name); /* NULL if there is none of that name */
 
 /* Wrong merges: the function pointer of struct implementation. */
-enum attest_status merge_empty_nan(int64_t num_states, int64_t rows, int64_t head_dim_v, const float *const *o_states,
-                                   const float *const *lse_states, float *o, float *lse);
-enum attest_status merge_base_2(int64_t num_states, int64_t rows, int64_t head_dim_v, const float *const *o_states,
-                                const float *const *lse_states, float *o, float *lse);
-enum attest_status merge_bf16(int64_t num_states, int64_t rows, int64_t head_dim_v, const float *const *o_states,
-                              const float *const *lse_states, float *o, float *lse);
-enum attest_status merge_wrong_stride(int64_t num_states, int64_t rows, int64_t head_dim_v,
-                                      const float *const *o_states, const float *const *lse_states, float *o,
-                                      float *lse);
+typedef enum attest_status wrong_merge(const struct implementation *self, const struct attest_merge_args *a);
+wrong_merge merge_empty_nan, merge_base_2, merge_bf16, merge_wrong_stride;
 
 #endif

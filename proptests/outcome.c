@@ -71,6 +71,7 @@ static int run_pass(struct outcome *out, const struct implementation *self, bool
     struct prop_case *c = out->c;
     const enum attest_status status =
         backward ? self->backward(self, &c->p, &c->a) : self->forward(self, &c->p, &c->a.forward);
+    if (status == ATTEST_UNSUPPORTED && self->is_partial) return TRIAL_DISCARDED;
     if (status != ATTEST_OK)
         return fails(context, FAILS_STATUS, "%s: %s %s", backward ? "backward" : "forward", attest_status_name(status),
                      attest_last_error());

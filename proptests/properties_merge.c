@@ -22,6 +22,8 @@ struct merging {
     struct prop_case *arena;
     const struct implementation *self; /* recipe NULL: in doubles, by ref_merge */
     int64_t rows, dim;
+    int *failure;                      /* of a merge that did not return ATTEST_OK */
+    struct prop_context *context;
 };
 
 static struct state new_state(const struct merging *m)
@@ -52,7 +54,13 @@ static void call_merge(const struct merging *m, const struct state *states, int 
     float *lse_out = case_alloc(m->arena, (size_t)m->rows * sizeof *lse_out);
     memset(o_out, 0xff, (size_t)(m->rows * m->dim) * sizeof *o_out);
     memset(lse_out, 0xff, (size_t)m->rows * sizeof *lse_out);
-    m->self->merge(count, m->rows, m->dim, o, lse, o_out, lse_out);
+    struct attest_merge_args args = ATTEST_MERGE_ARGS_INIT;
+    args.device = ATTEST_REFERENCE;
+    args.num_states = count, args.rows = m->rows, args.head_dim_v = m->dim;
+    args.o_states = o, args.lse_states = lse, args.o = o_out, args.lse = lse_out;
+    const enum attest_status status = m->self->merge(m->self, &args);
+    if (status != ATTEST_OK)
+        *m->failure = fails(m->context, FAILS_STATUS, "merge: %s %s", attest_status_name(status), attest_last_error());
     for (int64_t i = 0; i < m->rows * m->dim; ++i) out->o[i] = (double)o_out[i];
     for (int64_t i = 0; i < m->rows; ++i) out->lse[i] = (double)lse_out[i];
 }
@@ -67,33 +75,71 @@ static void weights_of(const struct state *states, int count, int64_t row, doubl
         weights[a] = states[a].lse[row] == -INFINITY ? 0 : exp(states[a].lse[row] - max) / sum * (1 + 0x1p-40);
 }
 
-/* Errors of a merged state, from those of its parts and attest_merge's stated accuracy. The oracle's weights are
- * exponentials of differences to an lse that is rounded. */
+/* What a merge itself may be off by: o by (weight a times own.weight[a] + flushed) |o_a| for each state and by `lost`,
+ * lse by `lse`; and, if it `rounds`, both by their last rounding, which is to fp32. */
+struct own_error {
+    double weight[MAX_STATES], flushed, lost, lse;
+    bool rounds;
+};
+
+/* attest_merge's stated accuracy; the oracle's weights are exponentials of differences to an lse that is rounded. */
+static struct own_error error_of_doubles(const struct merging *m, int count, double lse)
+{
+    struct own_error own = {.lost = count * 0x1p-940, .rounds = m->self->recipe != NULL};
+    const double error = (count + 760 + (own.rounds ? 0 : lse)) * 0x1p-52;
+    for (int a = 0; a < count; ++a) own.weight[a] = error;
+    own.lse = error + 0x1p-52 * lse;
+    return own;
+}
+
+/* attest_merge_states' on the GPUs. */
+static struct own_error error_of_floats(const struct merge_accuracy *accuracy, const struct state *states, int count,
+                                        int64_t row, const double weights[MAX_STATES])
+{
+    struct own_error own = {.lost = count * accuracy->lost, .flushed = 2 * accuracy->lost, .rounds = true};
+    double max = -INFINITY, mean = 0, sum = 0;
+    for (int a = 0; a < count; ++a) max = fmax(max, states[a].lse[row]);
+    for (int a = 0; a < count; ++a) {
+        const double distance = max - states[a].lse[row];
+        if (!(weights[a] > 0)) continue; /* empty, or flushed */
+        own.weight[a] = expm1(accuracy->weight_error + accuracy->distance_error * distance + (count + 1) * 0x1p-24);
+        mean += weights[a] * own.weight[a] + accuracy->lost;
+        sum += exp(-distance);
+    }
+    /* A weight's error is in o's numerator and, with all others, in the sum that divides it. */
+    for (int a = 0; a < count; ++a) own.weight[a] = (own.weight[a] + mean) / (1 - mean);
+    own.lse = mean / (1 - mean) + (accuracy->log_error + 0x1p-24) * (1 + log(sum));
+    return own;
+}
+
+/* Errors of a merged state, from those of its parts and the merge's own. */
+static void bound_row(const struct merging *m, const struct state *states, int count, int64_t row, struct state *out)
+{
+    const double lse = fabs(out->lse[row]), finite = isfinite(lse) ? lse : 0;
+    double weights[MAX_STATES], lse_error = 0;
+    weights_of(states, count, row, weights);
+    const struct own_error own = m->self->merges != NULL ? error_of_floats(m->self->merges, states, count, row, weights)
+                                                         : error_of_doubles(m, count, finite);
+    for (int a = 0; a < count; ++a)
+        if (states[a].lse[row] > -INFINITY) lse_error = fmax(lse_error, states[a].lse_error[row]);
+    out->lse_error[row] = lse_error + own.lse + (own.rounds ? ref_half_ulp(ATTEST_FP32, finite) : 0);
+    const double factor = expm1(2 * lse_error);
+    for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
+        double error = own.lost + (own.rounds ? ref_half_ulp(ATTEST_FP32, out->o[x]) : 0);
+        bool known = factor < INFINITY; /* an o outside of its recipe's domain, or overflown, says nothing */
+        for (int a = 0; a < count; ++a) {
+            if (states[a].lse[row] == -INFINITY) continue; /* empty: not read */
+            const double e = states[a].error[x], o = fabs(states[a].o[x]);
+            error += weights[a] * (e + factor * (o + e) + own.weight[a] * o) + own.flushed * o;
+            known = known && e < INFINITY && o < INFINITY;
+        }
+        out->error[x] = known ? error : INFINITY;
+    }
+}
+
 static void bound_merge(const struct merging *m, const struct state *states, int count, struct state *out)
 {
-    const bool rounds = m->self->recipe != NULL;
-    for (int64_t row = 0; row < m->rows; ++row) {
-        double weights[MAX_STATES], lse_error = 0;
-        weights_of(states, count, row, weights);
-        for (int a = 0; a < count; ++a)
-            if (states[a].lse[row] > -INFINITY) lse_error = fmax(lse_error, states[a].lse_error[row]);
-        const double lse = fabs(out->lse[row]), finite = isfinite(lse) ? lse : 0;
-        const double own = (count + 760 + (rounds ? 0 : finite)) * 0x1p-52;
-        out->lse_error[row] =
-            lse_error + own + 0x1p-52 * finite + (rounds ? ref_half_ulp(ATTEST_FP32, finite) : 0);
-        const double factor = expm1(2 * lse_error);
-        for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
-            double error = count * 0x1p-940 + (rounds ? ref_half_ulp(ATTEST_FP32, out->o[x]) : 0);
-            bool known = factor < INFINITY; /* an o outside of its recipe's domain, or overflown, says nothing */
-            for (int a = 0; a < count; ++a) {
-                if (states[a].lse[row] == -INFINITY) continue; /* empty: not read */
-                const double e = states[a].error[x], o = fabs(states[a].o[x]);
-                error += weights[a] * (e + factor * (o + e) + own * o);
-                known = known && e < INFINITY && o < INFINITY;
-            }
-            out->error[x] = known ? error : INFINITY;
-        }
-    }
+    for (int64_t row = 0; row < m->rows; ++row) bound_row(m, states, count, row, out);
 }
 
 static struct state merge(const struct merging *m, const struct state *states, int count)
@@ -180,10 +226,11 @@ int check_keys_merge(struct prop_case *c, const struct implementation *self, str
     struct outcome all;
     int64_t cuts[MAX_STATES + 1];
     if (!sequence_alone(&whole, c)) return TRIAL_DISCARDED;
-    const struct merging m = {&whole, self, whole.p.seqlen_q * whole.p.num_heads_q, whole.p.head_dim_v};
+    int failure = outcome_run(&all, &whole, self, WITH_BOUNDS, context), merge_failure = TRIAL_PASSES;
+    const struct merging m = {&whole, self, whole.p.seqlen_q * whole.p.num_heads_q, whole.p.head_dim_v, &merge_failure,
+                              context};
     const int count = cut_keys(c->data.seed, whole.p.seqlen_k, cuts);
     struct state states[MAX_STATES], want;
-    int failure = outcome_run(&all, &whole, self, WITH_BOUNDS, context);
     for (int i = 0; i < count && failure == TRIAL_PASSES; ++i) {
         struct prop_case part;
         struct outcome some;
@@ -196,7 +243,7 @@ int check_keys_merge(struct prop_case *c, const struct implementation *self, str
     if (failure == TRIAL_PASSES) {
         take_state(&m, &all, &want);
         const struct state got = merge_tree(&m, states, count, c->data.seed);
-        failure = states_agree(&m, &got, &want, context);
+        failure = merge_failure != TRIAL_PASSES ? merge_failure : states_agree(&m, &got, &want, context);
     }
     case_free(&whole);
     return failure;
@@ -340,7 +387,8 @@ static struct state exact_merge(const struct merging *m, const struct state *sta
 
 int check_merge_laws(struct prop_case *c, const struct implementation *self, struct prop_context *context)
 {
-    const struct merging m = {c, self, c->p.seqlen_q + 1, c->p.head_dim_v};
+    int merge_failure = TRIAL_PASSES;
+    const struct merging m = {c, self, c->p.seqlen_q + 1, c->p.head_dim_v, &merge_failure, context};
     struct state s[3];
     for (int i = 0; i < 3; ++i) s[i] = random_state(&m, c->data.seed * 3 + (uint64_t)i);
     const struct state exact = exact_merge(&m, s, 3), all = merge(&m, s, 3);
@@ -350,6 +398,7 @@ int check_merge_laws(struct prop_case *c, const struct implementation *self, str
     const struct state turned = merge(&m, (struct state[]){s[2], s[0], s[1]}, 3);
     const struct state *const equal[] = {&all, &ab_c, &a_bc, &turned};
     int failure = bitwise_laws(&m, s, context);
+    if (merge_failure != TRIAL_PASSES) failure = merge_failure;
     for (int i = 0; i < 4 && failure == TRIAL_PASSES; ++i) failure = states_agree(&m, equal[i], &exact, context);
     return failure;
 }

@@ -1,0 +1,20 @@
+/* cuda.h - the chip as the library sees it: which device is current, and what an error code means. */
+#ifndef ATTEST_KERNELS_CUDA_H
+#define ATTEST_KERNELS_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Makes a device the calling thread's current one, and the former one again. Return 0 or an error code. */
+int cuda_enter(int ordinal, int *previous);
+int cuda_leave(int previous);
+
+/* One sentence. */
+const char *cuda_error_text(int code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,47 @@
+/* registry.h - the one table of kernels: dispatch, tests and benchmarks all read it.
+ *
+ * A kernel is a file, a line here and a line in BUILD. Its launcher exists once for each machine, by the name that
+ * KERNEL_SYMBOL makes of it: forward_fp32_sim, forward_fp32_cuda, and both with _poly where functions.h has polynomials
+ * in place of approximate instructions. `stream` of a simulated launch is its struct sim_gpu. */
+#ifndef ATTEST_KERNELS_REGISTRY_H
+#define ATTEST_KERNELS_REGISTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/params.h"
+#include "lib/attest.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int forward_launcher(const struct forward_params *params, void *stream);
+typedef int merge_launcher(const struct merge_params *params, void *stream);
+
+struct forward_kernel {
+    const char *name;
+    const char *recipe; /* where it rounds: a name of reference/bounds.h */
+    /* Whether it takes a checked problem; else why not, as a sentence. */
+    bool (*takes)(const struct attest_problem *p, char *why, size_t why_bytes);
+    forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
+};
+
+struct merge_kernel {
+    const char *name;
+    merge_launcher *sim, *cuda;
+};
+
+/* Ends with name == NULL. The first that takes a problem runs it. */
+extern const struct forward_kernel forward_kernels[];
+extern const struct merge_kernel merge_kernel;
+
+/* The launchers, for tests that compare machines. */
+forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;
+merge_launcher merge_sim, merge_cuda, merge_sim_poly, merge_cuda_poly;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
