@@ -47,9 +47,10 @@ static struct number split(uint32_t bits, struct layout layout)
 
 static struct number operand(enum sim_format format, const void *array, int index)
 {
-    const uint32_t bits = format == SIM_TF32 ? ((const uint32_t *)array)[index] >> 13
-                                             : ((const uint16_t *)array)[index];
-    return split(bits, layout_of(format));
+    const int bytes = sim_operand_bytes(format);
+    uint32_t bits = 0;
+    memcpy(&bits, (const char *)array + (size_t)index * bytes, bytes);
+    return split(format == SIM_TF32 ? bits >> 13 : bits, layout_of(format));
 }
 
 static struct number multiply(struct number a, struct number b)
@@ -140,7 +141,7 @@ static float element(const struct sim_unit_model *model, enum sim_format format,
 void sim_unit_plain(const struct sim_unit_model *model, enum sim_format format, int m, int n, int k, const void *a,
                     const void *b_t, const float *c, float *d)
 {
-    const size_t row = (size_t)k * (format == SIM_TF32 ? 4 : 2);
+    const size_t row = (size_t)k * sim_operand_bytes(format);
     for (int i = 0; i < m; ++i)
         for (int j = 0; j < n; ++j)
             d[i * n + j] = element(model, format, k, (const char *)a + i * row, (const char *)b_t + j * row,

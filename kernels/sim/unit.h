@@ -28,6 +28,8 @@ struct sim_unit_model {
     bool to_nearest;    /* the sum is rounded to nearest, ties to even: no chip is known to do this */
 };
 
+static inline int sim_operand_bytes(enum sim_format format) { return format == SIM_TF32 ? 4 : 2; }
+
 struct sim_unit_model sim_unit_model(enum sim_generation generation, enum sim_format format);
 
 /* Number by number, for any model and any operands. Shapes as sim_unit of machine.h has them. */

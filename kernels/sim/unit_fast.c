@@ -31,17 +31,20 @@ struct operands { /* a row of a */
     int32_t exponent[MAX_K];
 };
 
+typedef uint32_t word __attribute__((may_alias)); /* operands may come from arrays of any type */
+typedef uint16_t half_word __attribute__((may_alias));
+
 /* An operand's bits in fp32's places: the exponent field ends at bit 23, the sign is bit 31. */
 static inline int32_t raw_operand(enum sim_format format, const void *array, int index)
 {
-    if (format == SIM_TF32) return (int32_t)(((const uint32_t *)array)[index] & 0xffffe000);
-    const uint32_t half = ((const uint16_t *)array)[index];
+    if (format == SIM_TF32) return (int32_t)(((const word *)array)[index] & 0xffffe000);
+    const uint32_t half = ((const half_word *)array)[index];
     return (int32_t)(format == SIM_BF16 ? half << 16 : (half & 0x8000) << 16 | (half & 0x7fff) << 13);
 }
 
 static void do_plainly(const struct problem *p, int i, int j, float c)
 {
-    const size_t row = (size_t)p->k * (p->format == SIM_TF32 ? 4 : 2);
+    const size_t row = (size_t)p->k * sim_operand_bytes(p->format);
     sim_unit_plain(p->model, p->format, 1, 1, p->k, (const char *)p->a + i * row, (const char *)p->b_t + j * row, &c,
                    &p->d[i * p->n + j]);
 }
