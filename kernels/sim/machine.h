@@ -33,13 +33,14 @@ enum {
 
 /* Clocks. Agents of a cluster are its threads (agent = index in the cluster) and whatever works beside them:
  * asynchronous copies, wgmma. Every synchronising act of an agent opens a new interval; (agent, interval) is an epoch,
- * and the vector clock of a thread says up to which interval it has seen the deeds of each agent. `fenced` is the same for
- * what may be read through the async proxy. Intervals are drawn from one counter per cluster. */
-enum { SIM_AGENT_BITS = 12, SIM_INTERVAL_BITS = 20, SIM_MAX_AGENTS = 1 << SIM_AGENT_BITS };
+ * and the vector clock of a thread says up to which interval it has seen the deeds of each agent, and the same for what
+ * may be read through the async proxy. A thread counts its own intervals; all other agents draw theirs from one counter of
+ * the cluster, so that an interval names an asynchronous deed. The last agent number is not used. */
+enum { SIM_AGENT_BITS = 12, SIM_INTERVAL_BITS = 20, SIM_MAX_AGENTS = (1 << SIM_AGENT_BITS) - 1 };
 typedef uint32_t sim_epoch; /* agent << SIM_INTERVAL_BITS | interval; 0: never */
 
 struct sim_clock {
-    uint32_t *seen, *fenced; /* [cluster->agent_capacity] */
+    struct sim_vector *vector; /* clock.c; shared by the clocks that are equal; NULL: has seen nothing */
 };
 
 enum sim_thread_state { SIM_READY, SIM_WAITING, SIM_EXITED };
@@ -58,12 +59,14 @@ struct sim_thread {
     const char *wait_what;
     const void *wait_object, *wait_site;
     struct sim_clock clock;
-    uint32_t interval;              /* this thread's own, now */
+    uint32_t interval;              /* this thread's own, now; from 1 */
+    uint32_t fenced;                /* its intervals up to this one may be read through the async proxy */
     /* Belongs to the file named. */
     void *collective_args;          /* collective.c */
     const void *collective_site;
     struct sim_copy_groups *copies; /* copy.c: cp.async and bulk groups; NULL until the first */
     struct sim_wgmma_groups *wgmma; /* wgmma.c; NULL until the first */
+    struct sim_register_watch *register_watch; /* access.c; NULL until the first wgmma.fence */
     struct sim_access_log *log;     /* count.c */
     unsigned registers;             /* registers.c: as setmaxnreg left it */
 };
@@ -102,15 +105,28 @@ struct sim_cluster {
     struct sim_cta *ctas;
     struct sim_thread *threads; /* of all CTAs, by agent */
     char *windows;              /* num_ctas x SIM_WINDOW, contiguous, aligned to SIM_WINDOW */
-    unsigned num_agents, agent_capacity;
-    uint32_t last_interval;
+    unsigned num_agents;
+    uint32_t last_interval;     /* of the agents that are no threads */
+    bool watched, counting;     /* as the options say */
+    struct sim_clock_store *clocks; /* clock.c */
+    struct sim_watch *watch;    /* access.c */
+    struct sim_counts *counts;  /* this host thread's own; launch.c adds them up */
+    struct sim_report report;   /* sim_fail's; rule SIM_CLEAN: none */
     uint64_t random;            /* state of the schedule's generator: gpu seed and cluster index */
     struct sim_async *pending;  /* schedule.c */
     struct sim_cluster_barrier *barrier; /* barrier.c */
 };
 
-/* The thread that runs on this host thread; NULL outside of a launch. */
-extern _Thread_local struct sim_thread *sim_self;
+/* launch.c makes it; the fields of others are named. */
+struct sim_gpu {
+    struct sim_options options;
+    struct sim_memory *memory;  /* global.c: sim_memory_create, sim_memory_destroy */
+    struct sim_report report;   /* of the last finding */
+    struct sim_counts counts;
+};
+
+/* The thread that runs on this host thread; NULL outside of a launch. Read at every access of a kernel. */
+extern _Thread_local struct sim_thread *sim_self __attribute__((tls_model("initial-exec")));
 
 /* ---- schedule.c ------------------------------------------------------------------------------------------- */
 
@@ -161,7 +177,7 @@ void sim_collect_warpgroup(const char *instruction, const void *site, void *args
 /* ---- clock.c ---------------------------------------------------------------------------------------------- */
 
 struct sim_clock sim_clock_new(struct sim_cluster *cluster); /* has seen nothing; freed with the cluster */
-unsigned sim_agent_new(struct sim_cluster *cluster);         /* an agent beside the threads; SIM_LIMIT when there are too many */
+unsigned sim_agent_new(struct sim_cluster *cluster);         /* one beside the threads; too many: SIM_LIMIT */
 /* Opens a new interval of the agent and returns its epoch. */
 sim_epoch sim_epoch_next(struct sim_cluster *cluster, unsigned agent);
 /* release: what the thread has done and seen is handed to `clock`; then a new interval of the thread begins.
@@ -169,24 +185,37 @@ sim_epoch sim_epoch_next(struct sim_cluster *cluster, unsigned agent);
 void sim_release(struct sim_thread *thread, struct sim_clock *clock);
 void sim_acquire(struct sim_thread *thread, const struct sim_clock *clock);
 void sim_clock_reset(struct sim_cluster *cluster, struct sim_clock *clock); /* has seen nothing again */
-void sim_clock_see(struct sim_clock *clock, sim_epoch epoch, bool through_async_proxy); /* adds one epoch, as finished async work does */
+/* Adds one epoch, as finished asynchronous work does. */
+void sim_clock_see(struct sim_cluster *cluster, struct sim_clock *clock, sim_epoch epoch, bool through_async_proxy);
 void sim_acquire_epoch(struct sim_thread *thread, sim_epoch epoch, bool through_async_proxy);
 /* All of them hand everything to all of them: a barrier. */
 void sim_clock_barrier(struct sim_thread *const *threads, unsigned n);
-/* The thread's own deeds so far may be read through the async proxy by whoever is ordered after it. */
+/* The thread's own deeds so far, and the asynchronous ones that it has seen, may be read through the async proxy by
+ * whoever is ordered after it. */
 void sim_clock_fence_proxy(struct sim_thread *thread);
 bool sim_has_seen(const struct sim_thread *thread, sim_epoch epoch);
+bool sim_has_seen_fenced(const struct sim_thread *thread, sim_epoch epoch);
+/* The clocks of a cluster's threads, which have seen nothing of each other; num_threads < SIM_MAX_AGENTS. */
+void sim_clocks_begin(struct sim_cluster *cluster);
+void sim_clocks_end(struct sim_cluster *cluster);
 
 /* ---- watching memory: access.c, shared.c, global.c ---------------------------------------------------------- */
 
-/* An access by the running thread, through the generic proxy, to shared, global or constant memory or its own registers: bounds,
- * alignment (`align` 1: none asked), initialised, races, in-flight bytes; counts. Any address: the file finds out what it is. */
+/* What a cluster's run is watched with: its clocks, the shadow of its accesses. launch.c calls begin when cluster, CTAs
+ * and threads are filled in (`gpu`, `launch`, `windows`, `counts` too), then sim_shared_create for each CTA; end after the
+ * last sim_shared_destroy, whether the run ended well or not. */
+void sim_watch_begin(struct sim_cluster *cluster);
+void sim_watch_end(struct sim_cluster *cluster);
+
+/* An access by the running thread, through the generic proxy, to shared, global or constant memory or its own registers:
+ * bounds, alignment (`align` 1: none asked), initialised, races, in-flight bytes; counts. Any address: the file finds out
+ * what it is. */
 void sim_watch_read(const void *address, size_t bytes, size_t align, const char *instruction, const void *site);
 void sim_watch_write(void *address, size_t bytes, size_t align, const char *instruction, const void *site);
 
 /* An asynchronous operation of `issuer`: checked as an access of the issuer now (through the async proxy: also that
- * generic writes to be read were fenced), and recorded as a deed of `epoch`: whoever touches these bytes against it before having
- * seen `epoch` is found guilty of SIM_MISSING_WAIT. `what` names the operation in that report ("cp.async issued at ...");
+ * generic writes to be read were fenced), and recorded as a deed of `epoch`: whoever touches these bytes against it before
+ * having seen `epoch` is found guilty of SIM_MISSING_WAIT. `instruction` and `site` name the operation in that report;
  * sim_self may be NULL. Bytes are moved by the caller, at the time the scheduler chooses. */
 struct sim_deed {
     struct sim_thread *issuer;
@@ -209,16 +238,23 @@ void sim_registers_fence(struct sim_thread *thread);
 
 /* Shared memory, by CTA. */
 bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset);
-void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what); /* "mbarrier": ordinary accesses are findings; NULL ends it */
+/* "mbarrier": ordinary accesses are findings from now on; NULL ends it, and the bytes hold nothing. Checks the bounds. */
+void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what);
 struct sim_shared *sim_shared_create(struct sim_cta *cta, size_t dynamic_bytes);
 void sim_shared_destroy(struct sim_shared *shared);
 
+/* Global memory, by GPU. */
+struct sim_memory *sim_memory_create(void); /* NULL: no memory */
+void sim_memory_destroy(struct sim_memory *memory);
+/* Before the clusters of a launch run: its accesses are ordered after all that came before. */
+void sim_memory_launch(struct sim_memory *memory, uint64_t num_clusters);
+
 /* ---- count.c ---------------------------------------------------------------------------------------------- */
 
-struct sim_counts *sim_tally(struct sim_cluster *cluster); /* this host thread's own; added up after the launch */
+struct sim_counts *sim_tally(struct sim_cluster *cluster); /* cluster->counts */
 /* One lane's access, for sectors and conflicts; only while counting. */
 void sim_log_access(struct sim_thread *thread, bool write, const void *address, unsigned bytes, const void *site);
-void sim_log_flush(struct sim_warp *warp); /* the warp has met: group what its lanes logged */
+void sim_log_flush(struct sim_warp *warp); /* the warp has met or ended: group what its lanes logged */
 
 /* ---- launch.c --------------------------------------------------------------------------------------------- */
 
