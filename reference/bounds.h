@@ -26,6 +26,10 @@ extern "C" {
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
+/* The recipe of one of our kernels, by its name: "forward_fp32", "merge" (of which exp_error says all). NULL if there is
+ * none. */
+const struct attest_recipe *ref_kernel_recipe(const char *kernel);
+
 struct ref_bound {
     double *bound; /* rigorous; +inf where the recipe may overflow there */
     double *sigma; /* standard deviation under independent roundings */
@@ -50,6 +54,14 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
 enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
                                       const struct attest_recipe *recipe,
                                       const struct ref_bound tensors[REF_NUM_TENSORS], int threads);
+
+/* Bounds of a merge in fp32 by base-2 weights of differences to the largest lse (kernels/merge.cu; bounds.md section
+ * 11.2) against ref_merge, whose arguments these are: of o [rows][head_dim_v] and lse [rows]. 0 where at most one
+ * state is not empty; +inf where an lse is NaN or +inf, an o that is read is not finite, or sums may overflow.
+ * Errors   OUT_OF_MEMORY. */
+enum attest_status ref_bound_merge(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
+                                   const double *const *lse_states, const struct attest_recipe *recipe, double *o,
+                                   double *lse);
 
 enum ref_verdict { REF_PASS, REF_FAIL, REF_OVERFLOW, REF_VACUOUS };
 const char *ref_verdict_name(enum ref_verdict v);

@@ -31,9 +31,31 @@ const struct attest_recipe ref_recipes[] = {
     {0},
 };
 
-const struct attest_recipe *ref_recipe(const char *name)
+/* Sums in fp32, p unrounded, the approximate or the portable functions of kernels/device/functions.h. */
+static const struct attest_recipe kernel_recipes[] = {
+    {.name = "forward_fp32",
+     .struct_size = sizeof(struct attest_recipe),
+     .accumulate = ATTEST_ACC_FP32,
+     .delta = ATTEST_DELTA_EXACT,
+     .tile_k = 64,
+     .exp_error = EXP_ERROR,
+     .tanh_error = TANH_ACCURATE},
+    {.name = "merge",
+     .struct_size = sizeof(struct attest_recipe),
+     .accumulate = ATTEST_ACC_FP32,
+     .delta = ATTEST_DELTA_EXACT,
+     .exp_error = EXP_ERROR,
+     .tanh_error = TANH_ACCURATE},
+    {0},
+};
+
+static const struct attest_recipe *find(const struct attest_recipe *recipes, const char *name)
 {
-    for (const struct attest_recipe *r = ref_recipes; r->name; ++r)
+    for (const struct attest_recipe *r = recipes; r->name; ++r)
         if (strcmp(r->name, name) == 0) return r;
     return NULL;
 }
+
+const struct attest_recipe *ref_recipe(const char *name) { return find(ref_recipes, name); }
+
+const struct attest_recipe *ref_kernel_recipe(const char *kernel) { return find(kernel_recipes, kernel); }
