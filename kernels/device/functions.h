@@ -1,10 +1,11 @@
 /* functions.h - exp2, log2, reciprocal and tanh as kernels call them.
  *
  * exp2_f32, log2_f32, rcp_f32 and tanh_f32 are the approximate instructions of arith.h, or, built with
- * ATTEST_POLYNOMIAL, the functions of the same name with `_portable`: integer operations, comparisons and IEEE additions,
+ * ATTEST_POLYNOMIAL, the functions of the same name with `_portable`: integer operations, comparisons, IEEE additions,
  * multiplications, divisions and fused multiply-adds alone, in a fixed order, so that every machine gives the same bits
- * (contraction off: nvcc -fmad=false, g++ -ffp-contract=off). They take every fp32; a NaN gives the NaN 0x7fffffff.
- * functions.md says where coefficients come from, and proves the errors. */
+ * (contraction off: nvcc -fmad=false, g++ -ffp-contract=off). They take every fp32, subnormals included, which the
+ * instructions flush; a NaN gives the NaN 0x7fffffff. functions.md says where coefficients come from, and how their
+ * errors were found. */
 #ifndef ATTEST_KERNELS_DEVICE_FUNCTIONS_H
 #define ATTEST_KERNELS_DEVICE_FUNCTIONS_H
 
