@@ -1,0 +1,167 @@
+// barrier.cu - exhibits: races, barriers and warps.
+#include "kernels/sim/tests/wrong/exhibit.h"
+
+// Reads what another thread writes, with no barrier between.
+KERNEL(64, 1) void read_after_write(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = 0.0f;
+    sync_threads();
+    t.at[i] = r.in[i];  // HERE read_after_write: race, store
+    if (!r.wrong) sync_threads();
+    r.out[i] = t.at[63 - i];  // HERE read_after_write: race, load
+}
+EXHIBIT(read_after_write, shape.block[0] = shape.max_threads = 64)
+
+// No barrier at the end of the loop: the next tile is written while this one is still read.
+KERNEL(64, 1) void write_after_read(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    for (int i = thread_x(); i < 256; i += 64) {
+        t.at[i % 64] = r.in[i];  // HERE write_after_read: race, store
+        sync_threads();
+        r.out[i] = t.at[63 - i % 64];  // HERE write_after_read: race, load
+        if (!r.wrong) sync_threads();
+    }
+}
+EXHIBIT(write_after_read, shape.block[0] = shape.max_threads = 64)
+
+// Two threads write one number.
+KERNEL(64, 1) void write_after_write(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    if (i % 2 == 0 || r.wrong) t.at[i / 2] = r.in[i];  // HERE write_after_write: race, store
+    sync_threads();
+    r.out[i] = t.at[i / 2];
+}
+EXHIBIT(write_after_write, shape.block[0] = shape.max_threads = 64)
+
+// Two CTAs use one place of the workspace.
+KERNEL(64, 1) void race_of_ctas(struct room r)
+{
+    const int i = 64 * block_x() + thread_x();
+    float &place = r.work[r.wrong ? thread_x() : i];
+    place = r.in[i];   // HERE race_of_ctas: race, store
+    r.out[i] = place;  // HERE race_of_ctas: race, load
+}
+EXHIBIT(race_of_ctas, shape.grid[0] = 4; shape.block[0] = shape.max_threads = 64)
+
+// A race through global memory, inside one CTA.
+KERNEL(64, 1) void race_in_global(struct room r)
+{
+    const int i = thread_x();
+    r.work[i] = 0.0f;
+    sync_threads();
+    r.work[i] = r.in[i];  // HERE race_in_global: race, store
+    if (!r.wrong) sync_threads();
+    r.out[i] = r.work[63 - i];  // HERE race_in_global: race, load
+}
+EXHIBIT(race_in_global, shape.block[0] = shape.max_threads = 64)
+
+// Lanes of a warp do not run in step.
+KERNEL(32, 1) void race_in_warp(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = 0.0f;
+    sync_warp(FULL_WARP);
+    t.at[i] = r.in[i];  // HERE race_in_warp: race, store
+    if (!r.wrong) sync_warp(FULL_WARP);
+    r.out[i] = t.at[31 - i];  // HERE race_in_warp: race, load
+}
+EXHIBIT(race_in_warp, shape.block[0] = shape.max_threads = 32)
+
+// Half of the warp is not there.
+KERNEL(64, 1) void shuffle_by_half(struct room r)
+{
+    const int i = thread_x();
+    float other = r.in[i];
+    if (lane() < 16 || !r.wrong) other = shfl_xor(FULL_WARP, other, 31);  // HERE shuffle_by_half: diverged, shfl
+    r.out[i] = other;
+}
+EXHIBIT(shuffle_by_half, shape.block[0] = shape.max_threads = 64)
+
+// Both halves shuffle, each at a place of its own.
+KERNEL(64, 1) void shuffle_in_branches(struct room r)
+{
+    const int i = thread_x();
+    float other = r.in[i];
+    if (lane() < 16 && r.wrong)
+        other = shfl_idx(FULL_WARP, other, 31 - lane());  // HERE shuffle_in_branches: diverged, shfl
+    else
+        other = shfl_xor(FULL_WARP, other, 31);  // HERE shuffle_in_branches: diverged, shfl
+    r.out[i] = other;
+}
+EXHIBIT(shuffle_in_branches, shape.block[0] = shape.max_threads = 64)
+
+// Half of each warp passes one barrier more than the other half.
+KERNEL(64, 1) void barrier_by_half(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = r.in[i];
+    if (lane() < 16 || !r.wrong) sync_threads();  // HERE barrier_by_half: diverged, bar.sync
+    r.out[i] = r.wrong ? 0.0f : t.at[63 - i];
+    sync_threads();  // HERE barrier_by_half: diverged, bar.sync
+}
+EXHIBIT(barrier_by_half, shape.block[0] = shape.max_threads = 64)
+
+// The two warps do not agree how many threads meet.
+KERNEL(96, 1) void named_barrier_count(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    if (warp() == 2) return;
+    t.at[i] = r.in[i];
+    named_barrier_sync(1, r.wrong && warp() == 1 ? 96 : 64);  // HERE named_barrier_count: barrier count, bar.sync
+    r.out[i] = t.at[63 - i];
+}
+EXHIBIT(named_barrier_count, shape.block[0] = shape.max_threads = 96)
+
+// A barrier for whole warps is asked for 48 threads.
+KERNEL(64, 1) void named_barrier_odd(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = r.in[i];
+    named_barrier_sync(1, r.wrong ? 48 : 64);  // HERE named_barrier_odd: bad operand, bar.sync
+    r.out[i] = t.at[63 - i];
+}
+EXHIBIT(named_barrier_odd, shape.block[0] = shape.max_threads = 64)
+
+// The consumer waits for a producer that never arrives.
+KERNEL(64, 1) void producer_never_arrives(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    if (warp() == 0) {
+        t.at[lane()] = r.in[lane()];
+        if (!r.wrong) named_barrier_arrive(1, 64);
+    } else {
+        named_barrier_sync(1, 64);  // HERE producer_never_arrives: deadlock, bar.sync
+        r.out[lane()] = t.at[31 - lane()];
+    }
+}
+EXHIBIT(producer_never_arrives, shape.block[0] = shape.max_threads = 64)
+
+// Two warps take two barriers in opposite order.
+KERNEL(64, 1) void crossed_barriers(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x(), first = r.wrong && warp() == 1 ? 2 : 1;
+    t.at[i] = r.in[i];
+    named_barrier_sync(first, 64);  // HERE crossed_barriers: deadlock, bar.sync
+    r.out[i] = t.at[63 - i];
+    named_barrier_sync(3 - first, 64);
+}
+EXHIBIT(crossed_barriers, shape.block[0] = shape.max_threads = 64)
+
+// A warp arrives where nobody will ever wait.
+KERNEL(64, 1) void arrival_left(struct room r)
+{
+    const int i = thread_x();
+    if (warp() == 0 && r.wrong) named_barrier_arrive(3, 64);  // HERE arrival_left: left pending, bar.arrive
+    r.out[i] = r.in[i];
+}
+EXHIBIT(arrival_left, shape.block[0] = shape.max_threads = 64)

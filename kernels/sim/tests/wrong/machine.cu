@@ -1,0 +1,92 @@
+// machine.cu - exhibits: clusters, limits, generations.
+#include "kernels/sim/tests/wrong/exhibit.h"
+
+// Reads the other CTA's shared memory without waiting for the other CTA.
+KERNEL(64, 1) void cluster_read_early(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = 0.0f;
+    cluster_sync();
+    t.at[i] = r.in[64 * block_x() + i];  // HERE cluster_read_early: race, store
+    if (!r.wrong) cluster_sync();
+    r.out[64 * block_x() + i] = cluster_map(&t, cluster_rank() ^ 1)->at[i];  // HERE cluster_read_early: race, load
+    cluster_sync();
+}
+EXHIBIT(cluster_read_early, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
+
+// Reads the other CTA's shared memory, which goes with the other CTA.
+KERNEL(64, 1) void cluster_left_early(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = r.in[64 * block_x() + i];
+    cluster_sync();
+    r.out[64 * block_x() + i] = cluster_map(&t, cluster_rank() ^ 1)->at[i];  // HERE cluster_left_early: race, load
+    if (!r.wrong) cluster_sync();
+}
+EXHIBIT(cluster_left_early, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
+
+// Clusters of two CTAs, and three CTAs.
+KERNEL(64, 1) void cluster_of_odd_grid(struct room r)
+{
+    const int i = 64 * block_x() + thread_x();
+    r.out[i] = r.in[i];
+}
+EXHIBIT(cluster_of_odd_grid, shape.grid[0] = r.wrong ? 3 : 2;  // HERE cluster_of_odd_grid: limit, -
+        shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
+
+// More shared memory than there is.
+KERNEL(64, 1) void dynamic_shared_too_large(struct room r)
+{
+    DYNAMIC_SHARED(bytes, 16);
+    float *t = reinterpret_cast<float *>(bytes);
+    const int i = thread_x();
+    t[i] = r.in[i];
+    r.out[i] = t[i];
+}
+EXHIBIT(dynamic_shared_too_large,
+        shape.dynamic_shared = r.wrong ? 232448 + 4 : 232448;  // HERE dynamic_shared_too_large: limit, -
+        shape.block[0] = shape.max_threads = 64)
+
+struct large {
+    float at[12 * 1024 + 1];
+};
+
+// Static shared memory ends at 48 KB.
+KERNEL(64, 1) void static_shared_too_large(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = r.in[i];
+    if (r.wrong) {
+        STATIC_SHARED(large, l);  // HERE static_shared_too_large: limit, shared memory
+        l.at[i] = r.in[i];
+    }
+    r.out[i] = t.at[i];
+}
+EXHIBIT(static_shared_too_large, shape.block[0] = shape.max_threads = 64)
+
+// More threads than the launch bounds promise.
+KERNEL(64, 1) void block_too_large(struct room r)
+{
+    const int i = block_x() * (r.wrong ? 128 : 64) + thread_x();
+    r.out[i] = r.in[i];
+}
+EXHIBIT(block_too_large, shape.grid[0] = r.wrong ? 1 : 2; shape.max_threads = 64;
+        shape.block[0] = r.wrong ? 128 : 64)  // HERE block_too_large: limit, -
+
+// A bulk copy, on a GPU that has none: wrong_test.c runs the wrong one on sm_80.
+KERNEL(64, 1) void bulk_copy_on_sm_80(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    for (int x = thread_x(); x < 256; x += 64) t.at[x] = r.in[x];
+    fence_proxy_async_shared();  // HERE bulk_copy_on_sm_80: wrong generation, fence.proxy.async
+    sync_threads();
+    if (thread_x() == 0) {
+        bulk_store(r.out, &t, sizeof t);
+        bulk_commit();
+        bulk_wait_read<0>();
+    }
+}
+EXHIBIT(bulk_copy_on_sm_80, shape.block[0] = shape.max_threads = 64)
