@@ -25,7 +25,7 @@ enum {
     SIM_NAMED_BARRIERS = 16,
     SIM_WINDOW = 256 * 1024,     /* of addresses, for the shared memory of a CTA: its allocations start at 1024, */
     SIM_WINDOW_RESERVED = 1024,  /* as on the chip, where the first 1024 bytes are the system's */
-    SIM_STACK = 64 * 1024        /* of a fiber */
+    SIM_STACK = 128 * 1024       /* of a fiber */
 };
 
 /* The call site of the device function that called us: what reports name. */
@@ -62,8 +62,9 @@ struct sim_thread {
     uint32_t interval;              /* this thread's own, now; from 1 */
     uint32_t fenced;                /* its intervals up to this one may be read through the async proxy */
     /* Belongs to the file named. */
+    struct sim_meeting *meeting;    /* collective.c: where the thread waits; NULL: nowhere */
     void *collective_args;          /* collective.c */
-    const void *collective_site;
+    unsigned cluster_arrivals, cluster_waits; /* barrier.c: of the cluster's barrier, so far */
     struct sim_copy_groups *copies; /* copy.c: cp.async and bulk groups; NULL until the first */
     struct sim_wgmma_groups *wgmma; /* wgmma.c; NULL until the first */
     struct sim_register_watch *register_watch; /* access.c; NULL until the first wgmma.fence */
@@ -76,9 +77,11 @@ struct sim_warp {
     unsigned index;           /* in the CTA */
     unsigned num_lanes;       /* 32, less in the last warp of an odd block */
     struct sim_thread *lanes; /* [num_lanes] */
-    uint32_t ready, exited;   /* by lane */
-    uint32_t collective_arrived; /* collective.c */
-    const char *collective_name;
+    uint32_t exited;          /* by lane; lanes that the warp does not have count as exited */
+    uint32_t ready, yielded;  /* by lane; schedule.c */
+    uint32_t meeting;         /* lanes that wait in a warp's collective; collective.c */
+    struct sim_meeting *group_meeting; /* of the warpgroup that begins with this warp; collective.c */
+    uint32_t at_barrier;      /* lanes that wait at a barrier of the CTA; barrier.c */
 };
 
 struct sim_cta {
@@ -100,9 +103,9 @@ struct sim_cta {
 struct sim_cluster {
     struct sim_gpu *gpu;
     const struct sim_launch *launch;
-    struct sim_worker *worker;
-    unsigned num_ctas, num_threads;
+    unsigned num_ctas, num_threads, num_warps;
     struct sim_cta *ctas;
+    struct sim_warp *warps;     /* of all CTAs */
     struct sim_thread *threads; /* of all CTAs, by agent */
     char *windows;              /* num_ctas x SIM_WINDOW, contiguous, aligned to SIM_WINDOW */
     unsigned num_agents;
@@ -113,7 +116,7 @@ struct sim_cluster {
     struct sim_counts *counts;  /* this host thread's own; launch.c adds them up */
     struct sim_report report;   /* sim_fail's; rule SIM_CLEAN: none */
     uint64_t random;            /* state of the schedule's generator: gpu seed and cluster index */
-    struct sim_async *pending;  /* schedule.c */
+    struct sim_schedule *schedule; /* schedule.c */
     struct sim_cluster_barrier *barrier; /* barrier.c */
 };
 
@@ -123,6 +126,8 @@ struct sim_gpu {
     struct sim_memory *memory;  /* global.c: sim_memory_create, sim_memory_destroy */
     struct sim_report report;   /* of the last finding */
     struct sim_counts counts;
+    struct sim_worker *workers; /* launch.c: [num_workers] */
+    unsigned num_workers;
 };
 
 /* The thread that runs on this host thread; NULL outside of a launch. Read at every access of a kernel. */
@@ -136,6 +141,8 @@ void sim_wake(struct sim_thread *thread);
 /* Stays ready; others may run. A cluster in which threads only yield and no asynchronous work is left is deadlocked;
  * `what`, `object`, `site` as above. */
 void sim_yield(const char *what, const void *object, const void *site);
+/* Stays ready; others may run first: for use where a thread has just let others go on. */
+void sim_pass(void);
 /* A number below n from the schedule's generator. */
 uint32_t sim_draw(struct sim_cluster *cluster, uint32_t n);
 
@@ -143,9 +150,9 @@ uint32_t sim_draw(struct sim_cluster *cluster, uint32_t n);
  * nobody else can run (LATE), at any time (RANDOM). `run` is called exactly once, on the host thread of the cluster,
  * perhaps outside of any fiber (sim_self is then NULL); it wakes whom it satisfies. The owner frees it afterwards. */
 struct sim_async {
-    struct sim_async *next, *previous; /* schedule.c */
     void (*run)(struct sim_async *self);
     bool done;
+    size_t place; /* schedule.c: among the pending */
 };
 void sim_async_submit(struct sim_cluster *cluster, struct sim_async *op);
 void sim_async_finish(struct sim_cluster *cluster, struct sim_async *op); /* runs it now unless done */
@@ -165,9 +172,9 @@ void sim_locate(const void *site, char *file, size_t bytes, int *line);
 
 /* ---- collective.c ----------------------------------------------------------------------------------------- */
 
-/* Every lane in `members` (a mask of lanes that have not exited; the caller's own bit is set) calls this at the same site with its
- * own `args`; the last to arrive calls run(lanes' args by lane, NULL for non-members) once, for all, then all go on.
- * Else SIM_DIVERGED: another instruction or site in the same warp, an absent or exited member. */
+/* Every lane in `members` (a mask of lanes that have not exited; the caller's own bit is set) calls this at the same site
+ * with its own `args`; the last to arrive calls run(lanes' args by lane, NULL for non-members) once, for all, then all go
+ * on. Else SIM_DIVERGED: another instruction or source line, an absent or exited member. Orders no memory accesses. */
 void sim_collect_warp(const char *instruction, const void *site, uint32_t members, void *args,
                       void (*run)(struct sim_warp *warp, void *const args[SIM_WARP]));
 /* The same over the four warps of the caller's warpgroup, all 128 threads; args by thread of the warpgroup. */
@@ -273,6 +280,7 @@ void sim_cluster_barrier_destroy(struct sim_cluster_barrier *barrier);
 /* A thread ends: what it left half done is SIM_LEFT_PENDING; barriers that waited for it may open. */
 void sim_copies_exit(struct sim_thread *thread);
 void sim_wgmma_exit(struct sim_thread *thread);
+void sim_collective_exit(struct sim_thread *thread);
 void sim_barriers_exit(struct sim_thread *thread);
 /* A CTA ends, all of its threads exited, nothing pending: barriers with arrivals short of their count. */
 void sim_barriers_finish(struct sim_cta *cta);
