@@ -5,8 +5,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "kernels/sim/machine.h"
 #include "kernels/sim/tests/unit_sets.h"
+#include "kernels/sim/unit.h"
 #include "lib/attest.h"
 #include "proptests/emulate_formats.h"
 #include "proptests/emulate_unit.h"

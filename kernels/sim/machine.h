@@ -17,6 +17,7 @@
 
 #include "kernels/sim/calls.h"
 #include "kernels/sim/sim.h"
+#include "kernels/sim/unit.h" /* the arithmetic of tensor cores */
 
 enum {
     SIM_WARP = 32,
@@ -285,13 +286,5 @@ void sim_barriers_exit(struct sim_thread *thread);
 /* A CTA ends, all of its threads exited, nothing pending: barriers with arrivals short of their count. */
 void sim_barriers_finish(struct sim_cta *cta);
 void sim_mbarriers_finish(struct sim_cta *cta);
-
-/* ---- unit.c: tensor cores, bit for bit ---------------------------------------------------------------------- */
-
-/* d[m][n] = c[m][n] + sum_k a[m][k] b[k][n] over one instruction's k, as the generation's tensor cores do it.
- * m <= 64, n a multiple of 8, k 16 (tf32: 8). a rows of k, b_t columns of k (b transposed), values as raw 16- or 32-bit
- * formats; c, d of n numbers a row. c may be d; NULL: zeros. */
-void sim_unit(enum sim_generation generation, enum sim_format format, int m, int n, int k, const void *a,
-              const void *b_t, const float *c, float *d);
 
 #endif

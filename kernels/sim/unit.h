@@ -32,7 +32,13 @@ static inline int sim_operand_bytes(enum sim_format format) { return format == S
 
 struct sim_unit_model sim_unit_model(enum sim_generation generation, enum sim_format format);
 
-/* Number by number, for any model and any operands. Shapes as sim_unit of machine.h has them. */
+/* d[m][n] = c[m][n] + sum_k a[m][k] b[k][n] over one instruction's k, as the generation's tensor cores do it.
+ * m <= 64, n a multiple of 8, k 16 (tf32: 8). a rows of k, b_t columns of k (b transposed), values as raw 16- or 32-bit
+ * formats; c, d of n numbers a row. c may be d; NULL: zeros. */
+void sim_unit(enum sim_generation generation, enum sim_format format, int m, int n, int k, const void *a,
+              const void *b_t, const float *c, float *d);
+
+/* Number by number, for any model and any operands. Shapes as above. */
 void sim_unit_plain(const struct sim_unit_model *model, enum sim_format format, int m, int n, int k, const void *a,
                     const void *b_t, const float *c, float *d);
 

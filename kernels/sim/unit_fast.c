@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/sim/machine.h"
 #include "kernels/sim/unit.h"
 
 enum {

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/sim/machine.h"
 #include "kernels/sim/tests/unit_sets.h"
 #include "kernels/sim/unit.h"
 
