@@ -1,0 +1,43 @@
+/* launch_sim.h - LAUNCH on the simulated GPU. Included by launch.h. */
+#ifndef ATTEST_DEVICE_LAUNCH_SIM_H
+#define ATTEST_DEVICE_LAUNCH_SIM_H
+
+#include <tuple>
+
+#include "kernels/sim/sim.h"
+
+#define DEVICE_LAUNCH(kernel, name, ...) launch_on_sim<kernel>(kernel, name, __VA_ARGS__)
+
+template <auto kernel, typename... P>
+static void launch_thread(const void *args)
+{
+    std::apply(kernel, *static_cast<const std::tuple<P...> *>(args));
+}
+
+/* The kernel twice: as a template argument it gives each kernel a function of its own for threads to run, as an
+ * ordinary one its parameters. */
+template <auto kernel, typename... P, typename... A>
+static inline int launch_on_sim(void (*)(P...), const char *name, const launch_shape &shape, void *stream,
+                                const A &...args)
+{
+    const std::tuple<P...> values(static_cast<P>(args)...);
+    struct sim_launch launch = {};
+    launch.kernel = name;
+    for (int axis = 0; axis < 3; ++axis) {
+        launch.grid[axis] = shape.grid[axis] ? shape.grid[axis] : 1;
+        launch.block[axis] = shape.block[axis] ? shape.block[axis] : 1;
+        launch.cluster[axis] = shape.cluster[axis] ? shape.cluster[axis] : 1;
+    }
+    launch.dynamic_shared = shape.dynamic_shared;
+    launch.max_threads = shape.max_threads;
+    launch.min_blocks = shape.min_blocks;
+    launch.body = launch_thread<kernel, P...>;
+    launch.args = &values;
+    launch.args_bytes = sizeof values;
+    return sim_launch(static_cast<sim_gpu *>(stream), &launch);
+}
+
+/* The rule that was broken; sim_last_report says where and how. */
+static inline const char *launch_error_text(int code) { return sim_rule_name(static_cast<sim_rule>(code)); }
+
+#endif

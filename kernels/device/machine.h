@@ -1,0 +1,51 @@
+/* machine.h - which of the two machines a kernel is compiled for.
+ *
+ * nvcc compiles a kernel for the chip, g++ for the simulated GPU. Every function of kernels/device/ has both bodies
+ * side by side: on the chip one instruction (its comment begins with the heading in the PTX manual and the least
+ * architecture), in the simulator a call into kernels/sim/. "Needs sm_90a" stands for sm_90 as well: a kernel built
+ * for less traps there. */
+#ifndef ATTEST_DEVICE_MACHINE_H
+#define ATTEST_DEVICE_MACHINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define ON_CHIP 1
+#include <cuda_runtime.h>
+#define DEVICE __device__ __forceinline__
+#else
+#define ON_CHIP 0
+#include "kernels/sim/calls.h"
+#define DEVICE static inline __attribute__((always_inline))
+#endif
+
+/* An instruction that needs sm_90a, in a file that is compiled for sm_80 as well. */
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ASM_SM_90(...) asm volatile("trap;")
+#else
+#define ASM_SM_90(...) asm volatile(__VA_ARGS__)
+#endif
+
+/* "trap", sm_80. Ends the launch with an error. */
+DEVICE void trap()
+{
+#if ON_CHIP
+    asm volatile("trap;");
+#else
+    sim_trap();
+#endif
+}
+
+/* "cvta", sm_80. A generic pointer to shared memory of this CTA or, mapped, of another in its cluster, as
+ * instructions on shared memory want it. */
+DEVICE uint32_t shared_address(const void *pointer)
+{
+#if ON_CHIP
+    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+#else
+    return sim_shared_address(pointer);
+#endif
+}
+
+#endif
