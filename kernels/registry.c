@@ -41,7 +41,7 @@ static bool forward_fp32_takes(const struct attest_problem *p, char *why, size_t
 }
 
 const struct forward_kernel forward_kernels[] = {
-    {"forward_fp32", "fp32", forward_fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda)},
+    {"forward_fp32", forward_fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda)},
     {0},
 };
 

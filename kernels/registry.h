@@ -20,15 +20,14 @@ typedef int forward_launcher(const struct forward_params *params, void *stream);
 typedef int merge_launcher(const struct merge_params *params, void *stream);
 
 struct forward_kernel {
-    const char *name;
-    const char *recipe; /* where it rounds: a name of reference/bounds.h */
+    const char *name; /* ref_kernel_recipe of it says where it rounds */
     /* Whether it takes a checked problem; else why not, as a sentence. */
     bool (*takes)(const struct attest_problem *p, char *why, size_t why_bytes);
     forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
 };
 
 struct merge_kernel {
-    const char *name;
+    const char *name; /* as above */
     merge_launcher *sim, *cuda;
 };
 

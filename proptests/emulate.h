@@ -21,15 +21,8 @@ struct implementation {
                                    const struct attest_backward_args *a);
     enum attest_status (*merge)(const struct implementation *self, const struct attest_merge_args *a); /* host memory */
     int tile_k; /* keys of a tile, 1 .. EMULATE_MAX_TILE_K; the matrix units take a multiple of 16 */
-    const struct merge_accuracy *merges; /* NULL: as attest_merge states it */
+    const struct attest_recipe *merge_recipe; /* of a merge in fp32; NULL: as attest_merge states it */
     bool is_partial; /* may answer UNSUPPORTED: such a case does not count */
-};
-
-/* A merge in fp32 by weights exp(lse_a - max). An exponent is off by weight_error + distance_error (max - lse_a),
- * the logarithm of the weights' sum by log_error (1 + ln sum). Sums and products round to nearest; `lost` covers each
- * that underflows. */
-struct merge_accuracy {
-    double weight_error, distance_error, log_error, lost;
 };
 
 enum { EMULATE_MAX_TILE_K = 128 };

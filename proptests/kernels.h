@@ -20,9 +20,6 @@ struct kernel_implementation kernels_on_sim(const char *name, forward_launcher *
 /* On the chip: each run on copies of the case's memory, guarded on both sides. */
 struct kernel_implementation kernels_on_cuda(const char *name, forward_launcher *forward, merge_launcher *merge);
 
-/* What kernels/merge.cu states: exponents off by 3 roundings of (lse_a - max) log2 e, 2^x by 2^-22, log2 by 2^-22. */
-extern const struct merge_accuracy kernels_merge_accuracy;
-
 /* `property` as it is asked of kernels: without the features that none takes, with cases of at most `work`. False:
  * nothing would be left of it. */
 bool kernels_property(const struct property *property, int64_t work, struct property *out);
@@ -35,8 +32,23 @@ struct kernel_run {
     int64_t work;       /* most scores x head_dim of a case */
 };
 
-/* Prints for each property how many cases ran, and every failure with the line that replays it. Returns whether all
- * passed and none of the properties was left without a case. */
-bool kernels_run(const struct kernel_run *run, FILE *out);
+enum { KERNELS_MAX_PROPERTIES = 64 };
+
+/* What runs came to; zero to begin with. */
+struct kernel_tally {
+    int64_t asked[KERNELS_MAX_PROPERTIES], ran[KERNELS_MAX_PROPERTIES]; /* cases, by place in `properties` */
+    int64_t failures;
+    double use_o, use_lse; /* largest shares of bounds */
+};
+
+/* Asks every property, adds to the tally, prints every failure with the line that replays it. */
+void kernels_run(const struct kernel_run *run, struct kernel_tally *tally, FILE *out);
+void kernels_add(struct kernel_tally *to, const struct kernel_tally *from);
+
+/* Prints for each property how many cases ran. Returns whether none failed and every property had its cases. */
+bool kernels_report(const struct kernel_tally *tally, const struct implementation *self, FILE *out);
+
+/* Replays a line of kernels_run, drawn with the same `work`. Returns whether it is one and passes. */
+bool kernels_replay(const char *line, const struct implementation *self, int64_t work, FILE *out);
 
 #endif

@@ -22,6 +22,8 @@ const struct property properties[] = {
     {"strides_are_layout", "strides, packing and broadcasts change no bit", check_strides,
      {FORWARD, .needs = FEATURE(STRIDED)}, .weight = 5},
     {"poison_is_not_felt", "what the contract does not read changes no bit", check_poison, {FORWARD}, .weight = 4},
+    {"nan_is_felt", "a NaN in q, k or v is in every result that sees it, and in no other", check_nan_is_felt,
+     {FORWARD}, .weight = 3},
     {"mask_forms_agree", "a window equals its boolean mask, its block mask and its bias of -inf", check_mask_forms,
      {FORWARD, .needs = FEATURE(CAUSAL)}, .weight = 4},
     {"causal_is_a_window", "causal is the window of all keys to the left, bit by bit", check_causal_window,

@@ -7,7 +7,7 @@
 typedef int property_check(struct prop_case *c, const struct implementation *self, struct prop_context *context);
 
 /* properties_value.c: beside the oracle. */
-property_check check_within_bounds, check_empty_rows, check_parameters_matter;
+property_check check_within_bounds, check_empty_rows, check_parameters_matter, check_nan_is_felt;
 /* properties_same.c: the same problem said or laid out otherwise. */
 property_check check_strides, check_poison, check_mask_forms, check_causal_window, check_repeated_heads,
     check_one_by_one, check_queries_apart;

@@ -39,7 +39,9 @@ static float *floats_of(const struct merging *m, const double *values, int64_t c
     return out;
 }
 
-static void call_merge(const struct merging *m, const struct state *states, int count, struct state *out)
+/* `place`: the state whose memory the result goes to, or NOWHERE. */
+enum { NOWHERE = -1 };
+static void call_merge(const struct merging *m, const struct state *states, int count, int place, struct state *out)
 {
     if (m->self->recipe == NULL) {
         const double *o[MAX_STATES], *lse[MAX_STATES];
@@ -48,12 +50,16 @@ static void call_merge(const struct merging *m, const struct state *states, int 
         return;
     }
     const float *o[MAX_STATES], *lse[MAX_STATES];
-    for (int a = 0; a < count; ++a)
-        o[a] = floats_of(m, states[a].o, m->rows * m->dim), lse[a] = floats_of(m, states[a].lse, m->rows);
     float *o_out = case_alloc(m->arena, (size_t)(m->rows * m->dim) * sizeof *o_out);
     float *lse_out = case_alloc(m->arena, (size_t)m->rows * sizeof *lse_out);
     memset(o_out, 0xff, (size_t)(m->rows * m->dim) * sizeof *o_out);
     memset(lse_out, 0xff, (size_t)m->rows * sizeof *lse_out);
+    for (int a = 0; a < count; ++a) {
+        float *const o_a = floats_of(m, states[a].o, m->rows * m->dim);
+        float *const lse_a = floats_of(m, states[a].lse, m->rows);
+        o[a] = o_a, lse[a] = lse_a;
+        if (a == place) o_out = o_a, lse_out = lse_a;
+    }
     struct attest_merge_args args = ATTEST_MERGE_ARGS_INIT;
     args.device = ATTEST_REFERENCE;
     args.num_states = count, args.rows = m->rows, args.head_dim_v = m->dim;
@@ -75,77 +81,65 @@ static void weights_of(const struct state *states, int count, int64_t row, doubl
         weights[a] = states[a].lse[row] == -INFINITY ? 0 : exp(states[a].lse[row] - max) / sum * (1 + 0x1p-40);
 }
 
-/* What a merge itself may be off by: o by (weight a times own.weight[a] + flushed) |o_a| for each state and by `lost`,
- * lse by `lse`; and, if it `rounds`, both by their last rounding, which is to fp32. */
-struct own_error {
-    double weight[MAX_STATES], flushed, lost, lse;
-    bool rounds;
-};
-
 /* attest_merge's stated accuracy; the oracle's weights are exponentials of differences to an lse that is rounded. */
-static struct own_error error_of_doubles(const struct merging *m, int count, double lse)
+static void error_of_doubles(const struct merging *m, const struct state *states, int count, struct state *out)
 {
-    struct own_error own = {.lost = count * 0x1p-940, .rounds = m->self->recipe != NULL};
-    const double error = (count + 760 + (own.rounds ? 0 : lse)) * 0x1p-52;
-    for (int a = 0; a < count; ++a) own.weight[a] = error;
-    own.lse = error + 0x1p-52 * lse;
-    return own;
-}
-
-/* attest_merge_states' on the GPUs. */
-static struct own_error error_of_floats(const struct merge_accuracy *accuracy, const struct state *states, int count,
-                                        int64_t row, const double weights[MAX_STATES])
-{
-    struct own_error own = {.lost = count * accuracy->lost, .flushed = 2 * accuracy->lost, .rounds = true};
-    double max = -INFINITY, mean = 0, sum = 0;
-    for (int a = 0; a < count; ++a) max = fmax(max, states[a].lse[row]);
-    for (int a = 0; a < count; ++a) {
-        const double distance = max - states[a].lse[row];
-        if (!(weights[a] > 0)) continue; /* empty, or flushed */
-        own.weight[a] = expm1(accuracy->weight_error + accuracy->distance_error * distance + (count + 1) * 0x1p-24);
-        mean += weights[a] * own.weight[a] + accuracy->lost;
-        sum += exp(-distance);
-    }
-    /* A weight's error is in o's numerator and, with all others, in the sum that divides it. */
-    for (int a = 0; a < count; ++a) own.weight[a] = (own.weight[a] + mean) / (1 - mean);
-    own.lse = mean / (1 - mean) + (accuracy->log_error + 0x1p-24) * (1 + log(sum));
-    return own;
-}
-
-/* Errors of a merged state, from those of its parts and the merge's own. */
-static void bound_row(const struct merging *m, const struct state *states, int count, int64_t row, struct state *out)
-{
-    const double lse = fabs(out->lse[row]), finite = isfinite(lse) ? lse : 0;
-    double weights[MAX_STATES], lse_error = 0;
-    weights_of(states, count, row, weights);
-    const struct own_error own = m->self->merges != NULL ? error_of_floats(m->self->merges, states, count, row, weights)
-                                                         : error_of_doubles(m, count, finite);
-    for (int a = 0; a < count; ++a)
-        if (states[a].lse[row] > -INFINITY) lse_error = fmax(lse_error, states[a].lse_error[row]);
-    out->lse_error[row] = lse_error + own.lse + (own.rounds ? ref_half_ulp(ATTEST_FP32, finite) : 0);
-    const double factor = expm1(2 * lse_error);
-    for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
-        double error = own.lost + (own.rounds ? ref_half_ulp(ATTEST_FP32, out->o[x]) : 0);
-        bool known = factor < INFINITY; /* an o outside of its recipe's domain, or overflown, says nothing */
-        for (int a = 0; a < count; ++a) {
-            if (states[a].lse[row] == -INFINITY) continue; /* empty: not read */
-            const double e = states[a].error[x], o = fabs(states[a].o[x]);
-            error += weights[a] * (e + factor * (o + e) + own.weight[a] * o) + own.flushed * o;
-            known = known && e < INFINITY && o < INFINITY;
+    const bool rounds = m->self->recipe != NULL;
+    for (int64_t row = 0; row < m->rows; ++row) {
+        const double lse = isfinite(out->lse[row]) ? fabs(out->lse[row]) : 0;
+        const double own = (count + 760 + (rounds ? 0 : lse)) * 0x1p-52;
+        double weights[MAX_STATES];
+        weights_of(states, count, row, weights);
+        out->lse_error[row] = own + 0x1p-52 * lse + (rounds ? ref_half_ulp(ATTEST_FP32, lse) : 0);
+        for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
+            out->error[x] = count * 0x1p-940 + (rounds ? ref_half_ulp(ATTEST_FP32, out->o[x]) : 0);
+            for (int a = 0; a < count; ++a)
+                if (states[a].lse[row] > -INFINITY) out->error[x] += weights[a] * own * fabs(states[a].o[x]);
         }
-        out->error[x] = known ? error : INFINITY;
     }
 }
 
+/* What the merge itself may be off by, for states that are exact. */
+static void own_errors(const struct merging *m, const struct state *states, int count, struct state *out)
+{
+    const double *o[MAX_STATES], *lse[MAX_STATES];
+    if (m->self->merge_recipe == NULL) {
+        error_of_doubles(m, states, count, out);
+        return;
+    }
+    for (int a = 0; a < count; ++a) o[a] = states[a].o, lse[a] = states[a].lse;
+    if (ref_bound_merge(count, m->rows, m->dim, o, lse, m->self->merge_recipe, out->error, out->lse_error) != ATTEST_OK)
+        *m->failure = fails(m->context, FAILS_ORACLE, "no bound of merge");
+}
+
+/* Errors of a merged state, from the merge's own and those of its parts. */
 static void bound_merge(const struct merging *m, const struct state *states, int count, struct state *out)
 {
-    for (int64_t row = 0; row < m->rows; ++row) bound_row(m, states, count, row, out);
+    own_errors(m, states, count, out);
+    for (int64_t row = 0; row < m->rows; ++row) {
+        double weights[MAX_STATES], lse_error = 0;
+        weights_of(states, count, row, weights);
+        for (int a = 0; a < count; ++a)
+            if (states[a].lse[row] > -INFINITY) lse_error = fmax(lse_error, states[a].lse_error[row]);
+        out->lse_error[row] += lse_error;
+        const double factor = expm1(2 * lse_error);
+        for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
+            bool known = factor < INFINITY; /* an o outside of its recipe's domain, or overflown, says nothing */
+            for (int a = 0; a < count; ++a) {
+                if (states[a].lse[row] == -INFINITY) continue; /* empty: not read */
+                const double e = states[a].error[x], o = fabs(states[a].o[x]);
+                out->error[x] += weights[a] * (e + factor * (o + e));
+                known = known && e < INFINITY && o < INFINITY;
+            }
+            if (!known) out->error[x] = INFINITY;
+        }
+    }
 }
 
 static struct state merge(const struct merging *m, const struct state *states, int count)
 {
     struct state out = new_state(m);
-    call_merge(m, states, count, &out);
+    call_merge(m, states, count, NOWHERE, &out);
     bound_merge(m, states, count, &out);
     return out;
 }
@@ -358,6 +352,11 @@ static int bitwise_laws(const struct merging *m, const struct state s[3], struct
     if (!same_state(m, &left, &s[0])) return fails(context, FAILS_LAW, "merge(empty, a) is not a");
     if (!same_state(m, &both, &none)) return fails(context, FAILS_LAW, "merge(empty, empty) is not (0, -inf)");
     if (!same_state(m, &ab, &ba)) return fails(context, FAILS_LAW, "merge(a, b) is not merge(b, a)");
+    for (int place = 0; place < 2; ++place) {
+        struct state in_place = new_state(m);
+        call_merge(m, s, 2, place, &in_place);
+        if (!same_state(m, &in_place, &ab)) return fails(context, FAILS_LAW, "a merge in place is not the merge");
+    }
     return TRIAL_PASSES;
 }
 

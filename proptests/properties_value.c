@@ -198,3 +198,46 @@ int check_parameters_matter(struct prop_case *c, const struct implementation *se
     case_free(&changed);
     return failure;
 }
+
+/* ---- NaN ---- */
+
+/* One element of q, k or v. */
+static void put_nan(struct prop_case *c)
+{
+    const enum tensor_id t = (enum tensor_id)(T_Q + c->data.seed % 3);
+    const int64_t count = case_count(c, t);
+    if (count > 0) c->values[t][check_mix(c->data.seed) % (uint64_t)count] = NAN;
+}
+
+/* NaN where the oracle of the spoilt case has one; all else may differ by as much as two results of the case. */
+static int nan_where(const struct outcome *before, const struct outcome *after, const struct outcome *want,
+                     enum ref_tensor t, struct prop_context *context)
+{
+    int64_t e[4];
+    if (after->value[t] == NULL) return TRIAL_PASSES;
+    outcome_extents(after->c, t, e);
+    for (int64_t i = 0; i < e[0] * e[1] * e[2]; ++i) {
+        if (!case_row_exists(after->c, false, i / (e[1] * e[2]))) continue;
+        const bool sees = isnan(want->value[t][i]);
+        const double x = after->value[t][i], y = sees ? NAN : before->value[t][i], allowed = 2 * before->bound[t][i];
+        if (sees ? !isnan(x) : !numbers_agree(outcome_format(after, t), x, y, allowed))
+            return fails_at(context, t, i, x, y, allowed);
+    }
+    return TRIAL_PASSES;
+}
+
+int check_nan_is_felt(struct prop_case *c, const struct implementation *self, struct prop_context *context)
+{
+    struct prop_case spoilt;
+    struct outcome before, after, want;
+    case_copy(&spoilt, c);
+    put_nan(&spoilt);
+    case_lay_out(&spoilt);
+    int failure = outcome_run(&before, c, self, WITH_BOUNDS, context);
+    if (failure == TRIAL_PASSES) failure = outcome_run(&after, &spoilt, self, BITS_ONLY, context);
+    if (failure == TRIAL_PASSES) failure = outcome_run(&want, &spoilt, &oracle_implementation, BITS_ONLY, context);
+    if (failure == TRIAL_PASSES) failure = nan_where(&before, &after, &want, REF_O, context);
+    if (failure == TRIAL_PASSES) failure = nan_where(&before, &after, &want, REF_LSE, context);
+    case_free(&spoilt);
+    return failure;
+}

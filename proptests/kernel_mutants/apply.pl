@@ -1,0 +1,40 @@
+# apply.pl MUTANTS FILES... OUTPUT_FOLDER: writes each mutant as OUTPUT_FOLDER/NAME.cu, and their table as
+# OUTPUT_FOLDER/kernel_mutants_list.h. Dies where a text is not found exactly once.
+use strict;
+use warnings;
+
+my ($list, @files) = @ARGV;
+my $folder = pop @files;
+my %source;
+for my $file (@files) {
+    local $/;
+    open my $in, '<', $file or die "$file: $!\n";
+    $source{$file =~ s|.*/||r} = <$in>;
+}
+
+my (@mutants, $text);
+open my $in, '<', $list or die "$list: $!\n";
+while (<$in>) {
+    chomp;
+    if (/^mutant +(\w+)$/) { push @mutants, { name => $1, from => [], to => [] }; }
+    elsif (/^(bug|file) +(.+)$/) { $mutants[-1]{$1} = $2; }
+    elsif (/^(from|to)$/) { $text = $mutants[-1]{$1}; }
+    elsif (/^\|(.*)$/) { push @$text, $1; }
+    elsif (/^[^#]/) { die "$list:$.: not understood: $_\n"; }
+}
+
+open my $table, '>', "$folder/kernel_mutants_list.h" or die "$folder: $!\n";
+for my $m (@mutants) {
+    my ($from, $to) = (join("\n", @{ $m->{from} }), join("\n", @{ $m->{to} }));
+    my $kernel = $m->{file} =~ s/\.cu$//r;
+    my $code = $source{ $m->{file} } // die "$m->{name}: there is no $m->{file}\n";
+    my $found = () = $code =~ /\Q$from\E/g;
+    die "$m->{name}: found $found times in $m->{file}, not once:\n$from\n" if $found != 1;
+    $code =~ s/\Q$from\E/$to/;
+    $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$m->{file} has no launcher\n";
+    open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
+    print $out $code;
+    close $out or die "$m->{name}: $!\n";
+    print $table "MUTANT($m->{name}, $kernel, \"$m->{bug}\")\n";
+}
+close $table or die "table: $!\n";
