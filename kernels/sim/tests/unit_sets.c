@@ -101,15 +101,16 @@ static float accumulator(uint64_t *state, enum unit_family family)
 
 static uint32_t get(enum sim_format format, const void *array, int index)
 {
-    return format == SIM_TF32 ? ((const uint32_t *)array)[index] : ((const uint16_t *)array)[index];
+    const int bytes = format == SIM_TF32 ? 4 : 2;
+    uint32_t bits = 0;
+    memcpy(&bits, (const char *)array + (size_t)index * bytes, bytes);
+    return bits;
 }
 
 static void put(enum sim_format format, void *array, int index, uint32_t bits)
 {
-    if (format == SIM_TF32)
-        ((uint32_t *)array)[index] = bits;
-    else
-        ((uint16_t *)array)[index] = (uint16_t)bits;
+    const int bytes = format == SIM_TF32 ? 4 : 2;
+    memcpy((char *)array + (size_t)index * bytes, &bits, bytes);
 }
 
 static double value(enum sim_format format, uint32_t bits)

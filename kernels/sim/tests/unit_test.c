@@ -33,7 +33,8 @@ static float float_of(uint32_t bits)
 static double operand(enum sim_format format, const void *array, int index)
 {
     if (format == SIM_TF32) return (double)float_of(((const uint32_t *)array)[index] & 0xffffe000);
-    const uint32_t half = ((const uint16_t *)array)[index];
+    uint16_t half;
+    memcpy(&half, (const char *)array + 2 * index, sizeof half);
     if (format == SIM_BF16) return (double)float_of(half << 16);
     const int field = half >> 10 & 31, fraction = half & 1023;
     const double magnitude = field == 31 ? (fraction ? NAN : INFINITY)
