@@ -182,6 +182,13 @@ void sim_collect_warp(const char *instruction, const void *site, uint32_t member
 void sim_collect_warpgroup(const char *instruction, const void *site, void *args,
                            void (*run)(struct sim_warp *first, void *const args[SIM_WARPGROUP]));
 
+/* For a report: " (lanes 16-31 absent)" where the thread waits in a collective, "" elsewhere. */
+void sim_describe_meeting(const struct sim_thread *thread, char *text, size_t bytes);
+/* The thread comes to an instruction that all of its warp must execute: SIM_DIVERGED if lanes wait for it elsewhere. */
+void sim_check_converged(struct sim_thread *thread, const char *instruction, const void *site);
+/* The same instruction of the source: compilers may have copied it. */
+bool sim_same_place(const void *site, const void *other_site);
+
 /* ---- clock.c ---------------------------------------------------------------------------------------------- */
 
 struct sim_clock sim_clock_new(struct sim_cluster *cluster); /* has seen nothing; freed with the cluster */
@@ -247,7 +254,7 @@ void sim_registers_fence(struct sim_thread *thread);
 /* Shared memory, by CTA. */
 bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset);
 /* "mbarrier": ordinary accesses are findings from now on; NULL ends it, and the bytes hold nothing. Checks the bounds. */
-void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what);
+void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what, const void *site);
 struct sim_shared *sim_shared_create(struct sim_cta *cta, size_t dynamic_bytes);
 void sim_shared_destroy(struct sim_shared *shared);
 
@@ -255,7 +262,7 @@ void sim_shared_destroy(struct sim_shared *shared);
 struct sim_memory *sim_memory_create(void); /* NULL: no memory */
 void sim_memory_destroy(struct sim_memory *memory);
 /* Before the clusters of a launch run: its accesses are ordered after all that came before. */
-void sim_memory_launch(struct sim_memory *memory, uint64_t num_clusters);
+void sim_memory_launch(struct sim_memory *memory, uint64_t num_ctas);
 
 /* ---- count.c ---------------------------------------------------------------------------------------------- */
 
