@@ -10,6 +10,7 @@
  *   collective.c  instructions of a warp or warpgroup  access.c    ordinary loads and stores
  *   barrier.c     barriers of CTAs and clusters        report.c    findings, source lines
  *   registers.c   register budgets                     count.c     counters
+ *   place.c       indices, mapa, trap
  *   mbarrier.c copy.c tensor_map.c tensor_copy.c wgmma.c   asynchronous work
  *   unit.c mma.c  tensor cores                         approx.c    special functions */
 #ifndef ATTEST_SIM_MACHINE_H
@@ -83,6 +84,7 @@ struct sim_warp {
     uint32_t meeting;         /* lanes that wait in a warp's collective; collective.c */
     struct sim_meeting *group_meeting; /* of the warpgroup that begins with this warp; collective.c */
     uint32_t at_barrier;      /* lanes that wait at a barrier of the CTA; barrier.c */
+    unsigned cluster_waits;   /* the most of a lane; barrier.c */
 };
 
 struct sim_cta {
@@ -182,8 +184,9 @@ void sim_collect_warp(const char *instruction, const void *site, uint32_t member
 void sim_collect_warpgroup(const char *instruction, const void *site, void *args,
                            void (*run)(struct sim_warp *first, void *const args[SIM_WARPGROUP]));
 
-/* For a report: " (lanes 16-31 absent)" where the thread waits in a collective, "" elsewhere. */
+/* For a report of who waits for what: " (lanes 16-31 absent)", " (64 of 96 threads have come)"; "" elsewhere. */
 void sim_describe_meeting(const struct sim_thread *thread, char *text, size_t bytes);
+void sim_describe_barrier(const struct sim_thread *thread, char *text, size_t bytes); /* barrier.c */
 /* The thread comes to an instruction that all of its warp must execute: SIM_DIVERGED if lanes wait for it elsewhere. */
 void sim_check_converged(struct sim_thread *thread, const char *instruction, const void *site);
 /* The same instruction of the source: compilers may have copied it. */
@@ -274,6 +277,8 @@ void sim_log_flush(struct sim_warp *warp); /* the warp has met or ended: group w
 /* ---- launch.c --------------------------------------------------------------------------------------------- */
 
 const struct sim_options *sim_options_of(const struct sim_cluster *cluster);
+/* The running thread's instruction needs sm_90: SIM_WRONG_GENERATION on another. */
+void sim_require_sm_90(const char *instruction, const void *site);
 
 /* ---- life of a CTA: called by launch.c ---------------------------------------------------------------------- */
 
@@ -281,6 +286,8 @@ struct sim_barriers *sim_barriers_create(struct sim_cta *cta);
 struct sim_mbarriers *sim_mbarriers_create(struct sim_cta *cta);
 struct sim_register_pool *sim_registers_create(struct sim_cta *cta);
 struct sim_cluster_barrier *sim_cluster_barrier_create(struct sim_cluster *cluster);
+/* Registers of each thread that a kernel with these launch bounds begins with; max_threads >= 1. */
+unsigned sim_registers_of_bounds(unsigned max_threads, unsigned min_blocks);
 void sim_barriers_destroy(struct sim_barriers *barriers);
 void sim_mbarriers_destroy(struct sim_mbarriers *mbarriers);
 void sim_registers_destroy(struct sim_register_pool *pool);

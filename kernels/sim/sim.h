@@ -48,7 +48,8 @@ enum sim_rule {
     SIM_BAD_OPERAND,          /* an operand outside the instruction's range: descriptor, count, box */
     SIM_LIMIT,                /* threads, shared memory, registers or clusters beyond the machine's */
     SIM_WRONG_GENERATION,     /* an instruction that this GPU does not have */
-    SIM_NOT_WRITTEN           /* sim_check_written: an output byte that nobody wrote */
+    SIM_NOT_WRITTEN,          /* sim_check_written: an output byte that nobody wrote */
+    SIM_TRAP                  /* the kernel stopped itself */
 };
 
 /* One finding. Of several CTAs that fail, that of the lowest index is kept. */
@@ -77,7 +78,7 @@ struct sim_counts {
     uint64_t mma_instructions, wgmma_instructions;
     uint64_t tensor_core_flops;  /* 2 m n k of each */
     uint64_t special_function_operations; /* ex2, lg2, rcp, tanh: one a thread */
-    uint64_t warp_collectives;   /* shfl, ballot, ldmatrix, ...: one a warp */
+    uint64_t warp_collectives;   /* shfl, vote, bar.warp.sync, elect, ldmatrix, stmatrix, mma: one a warp */
     uint64_t barrier_waits;      /* __syncthreads, named and cluster barriers: one a warp */
     uint64_t mbarrier_waits;     /* successful ones, one a thread */
     uint64_t async_copies, async_copy_bytes; /* cp.async by thread; bulk and tensor copies by instruction */

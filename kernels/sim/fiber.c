@@ -1,0 +1,229 @@
+/* fiber.c - stacks and switches. A fiber and its host thread take turns; fibers never switch to each other. */
+#include "kernels/sim/fiber.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+_Thread_local struct sim_thread *sim_self;
+
+enum {
+    POISON = 0xff,
+    /* Stacks start at different places of their pages, or they would share the same few sets of the cache. */
+    COLOURS = 16,
+    COLOUR_BYTES = 256,
+    /* A thread of a GPU has at most 255 registers: one that left so much of its stack untouched went no deeper. */
+    UNTOUCHED_BYTES = 2048,
+    POISONED_BYTES = COLOURS * COLOUR_BYTES + 2 * UNTOUCHED_BYTES, /* of a new stack */
+    GROWTH = 32
+};
+
+struct sim_stacks {
+    char **lows; /* of each stack; the guard page lies below */
+    unsigned n, capacity;
+    size_t page;
+};
+
+struct sim_stacks *sim_stacks_create(void)
+{
+    struct sim_stacks *stacks = calloc(1, sizeof *stacks);
+    if (stacks) stacks->page = (size_t)sysconf(_SC_PAGESIZE);
+    return stacks;
+}
+
+void sim_stacks_destroy(struct sim_stacks *stacks)
+{
+    if (!stacks) return;
+    for (unsigned i = 0; i < stacks->n; ++i) munmap(stacks->lows[i] - stacks->page, stacks->page + SIM_STACK);
+    free(stacks->lows);
+    free(stacks);
+}
+
+static bool add_stack(struct sim_stacks *stacks)
+{
+    char *base = mmap(NULL, stacks->page + SIM_STACK, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (base == MAP_FAILED) return false;
+    if (mprotect(base, stacks->page, PROT_NONE) != 0) {
+        munmap(base, stacks->page + SIM_STACK);
+        return false;
+    }
+    stacks->lows[stacks->n++] = base + stacks->page;
+    memset(base + stacks->page + SIM_STACK - POISONED_BYTES, POISON, POISONED_BYTES);
+    return true;
+}
+
+bool sim_stacks_reserve(struct sim_stacks *stacks, unsigned n)
+{
+    if (n > stacks->capacity) {
+        char **lows = realloc(stacks->lows, (n + GROWTH) * sizeof *lows);
+        if (!lows) return false;
+        stacks->lows = lows;
+        stacks->capacity = n + GROWTH;
+    }
+    while (stacks->n < n)
+        if (!add_stack(stacks)) return false;
+    return true;
+}
+
+/* Poisons downwards from `top` until a stretch that nobody touched, itself poison. */
+static void poison_stack(char *low, char *top)
+{
+    const uint64_t poison = ~(uint64_t)0;
+    uint64_t *at = (uint64_t *)top;
+    unsigned untouched = 0;
+    while ((char *)at > low && untouched < UNTOUCHED_BYTES / sizeof poison) {
+        untouched = *--at == poison ? untouched + 1 : 0;
+        *at = poison;
+    }
+}
+
+/* AddressSanitizer wants to know every change of stacks. */
+static _Thread_local const void *host_low;
+static _Thread_local size_t host_bytes;
+
+static void before_switch(void **fake_stack, const void *low, size_t bytes)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(fake_stack, low, bytes);
+#else
+    (void)fake_stack, (void)low, (void)bytes;
+#endif
+}
+
+static void after_switch(void *fake_stack, const void **left_low, size_t *left_bytes)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, left_low, left_bytes);
+#else
+    (void)fake_stack, (void)left_low, (void)left_bytes;
+#endif
+}
+
+/* Frames of a run that was given up may still be marked. */
+static void unmark_frames(char *low)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    ASAN_UNPOISON_MEMORY_REGION(low, SIM_STACK);
+#else
+    (void)low;
+#endif
+}
+
+static _Thread_local void (*fiber_body)(struct sim_thread *thread);
+
+static void run_body(void *thread)
+{
+    after_switch(NULL, &host_low, &host_bytes);
+    fiber_body(thread);
+    abort();
+}
+
+#if defined(__x86_64__)
+
+__attribute__((visibility("hidden"))) void sim_switch_stacks(void **save, void *load);
+__attribute__((visibility("hidden"))) void sim_fiber_base(void);
+
+static _Thread_local void *host_stack_pointer;
+
+/* A GPU rounds to nearest and keeps subnormals, whatever its host does. */
+enum { DEFAULT_MXCSR = 0x1f80, DEFAULT_X87_CONTROL = 0x37f };
+
+/* What sim_switch_stacks pops. */
+struct frame {
+    uint32_t mxcsr;
+    uint16_t x87_control, padding;
+    uint64_t r15, r14, r13, r12, rbx, rbp, rip;
+};
+
+static void prepare(struct sim_thread *thread, char *top)
+{
+    struct frame *frame = (struct frame *)(top - 2 * sizeof(void *)) - 1;
+    *frame = (struct frame){.mxcsr = DEFAULT_MXCSR,
+                            .x87_control = DEFAULT_X87_CONTROL,
+                            .r12 = (uint64_t)(uintptr_t)run_body,
+                            .r13 = (uint64_t)(uintptr_t)thread,
+                            .rip = (uint64_t)(uintptr_t)sim_fiber_base + 1};
+    thread->stack_pointer = frame;
+}
+
+static void switch_to_fiber(struct sim_thread *thread)
+{
+    sim_switch_stacks(&host_stack_pointer, thread->stack_pointer);
+}
+
+static void switch_to_host(struct sim_thread *thread)
+{
+    sim_switch_stacks(&thread->stack_pointer, host_stack_pointer);
+}
+
+#else
+
+#include <ucontext.h>
+
+static _Thread_local ucontext_t host_context;
+
+static void enter(unsigned high, unsigned low)
+{
+    run_body((void *)((uintptr_t)((uint64_t)high << 32 | low)));
+}
+
+/* The context lies at the stack's low end. */
+static void prepare(struct sim_thread *thread, char *top)
+{
+    ucontext_t *context = (ucontext_t *)thread->stack_low;
+    getcontext(context);
+    context->uc_stack.ss_sp = thread->stack_low + sizeof *context;
+    context->uc_stack.ss_size = (size_t)(top - thread->stack_low) - sizeof *context;
+    context->uc_link = NULL;
+    const uint64_t address = (uintptr_t)thread;
+    makecontext(context, (void (*)(void))enter, 2, (unsigned)(address >> 32), (unsigned)address);
+    thread->stack_pointer = context;
+}
+
+static void switch_to_fiber(struct sim_thread *thread)
+{
+    swapcontext(&host_context, thread->stack_pointer);
+}
+
+static void switch_to_host(struct sim_thread *thread)
+{
+    swapcontext(thread->stack_pointer, &host_context);
+}
+
+#endif
+
+void sim_fiber_start(struct sim_stacks *stacks, unsigned number, struct sim_thread *thread,
+                     void (*body)(struct sim_thread *thread))
+{
+    thread->stack_low = stacks->lows[number];
+    thread->stack_high = thread->stack_low + SIM_STACK - number % COLOURS * COLOUR_BYTES;
+    unmark_frames(thread->stack_low);
+    poison_stack(thread->stack_low, thread->stack_high);
+    fiber_body = body;
+    prepare(thread, thread->stack_high);
+}
+
+void sim_fiber_resume(struct sim_thread *thread)
+{
+    void *fake_stack = NULL;
+    sim_self = thread;
+    before_switch(&fake_stack, thread->stack_low, SIM_STACK);
+    switch_to_fiber(thread);
+    after_switch(fake_stack, NULL, NULL);
+    sim_self = NULL;
+}
+
+void sim_fiber_suspend(void)
+{
+    void *fake_stack = NULL;
+    before_switch(&fake_stack, host_low, host_bytes);
+    switch_to_host(sim_self);
+    after_switch(fake_stack, &host_low, &host_bytes);
+}

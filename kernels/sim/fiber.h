@@ -1,0 +1,22 @@
+/* fiber.h - stacks of GPU threads, and the switches between them and their host thread. */
+#ifndef ATTEST_SIM_FIBER_H
+#define ATTEST_SIM_FIBER_H
+
+#include "kernels/sim/machine.h"
+
+/* The stacks that one host thread lends to the clusters it runs, one after the other. */
+struct sim_stacks;
+
+struct sim_stacks *sim_stacks_create(void); /* NULL: no memory */
+void sim_stacks_destroy(struct sim_stacks *stacks);
+bool sim_stacks_reserve(struct sim_stacks *stacks, unsigned n); /* stacks 0 .. n - 1 exist; false: no memory */
+
+/* Gives the thread stack `number`, all of whose bytes that a kernel may see are 0xff. Its first resume calls
+ * body(thread), which must not return. */
+void sim_fiber_start(struct sim_stacks *stacks, unsigned number, struct sim_thread *thread,
+                     void (*body)(struct sim_thread *thread));
+/* Runs the thread, as sim_self, until it suspends itself. A thread that is never resumed again needs no end. */
+void sim_fiber_resume(struct sim_thread *thread);
+void sim_fiber_suspend(void);
+
+#endif
