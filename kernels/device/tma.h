@@ -4,7 +4,8 @@
  * Coordinates, in elements and fastest first, are those of the box's first element; they may be negative. Elements
  * outside of the tensor are loaded as zero (or NaN) and never stored. The map is a const GRID_CONSTANT parameter of the
  * kernel. Loads end on an mbarrier, which counts what lies outside, too; stores and reductions belong to the groups of
- * bulk.h. Shared memory: multiples of 128 bytes; with swizzle, of 8 times its bytes for the pattern to begin with the box. */
+ * bulk.h. Shared memory: multiples of 128 bytes; with swizzle, of 8 times its bytes for the pattern to begin with the
+ * box. */
 #ifndef ATTEST_DEVICE_TMA_H
 #define ATTEST_DEVICE_TMA_H
 

@@ -21,8 +21,8 @@
 
 #include "kernels/device/wgmma_operands.h"
 
-/* "Matrix Descriptor". Where a matrix lies in shared memory: its pointer, a multiple of 16, two distances in bytes, and
- * the swizzle, 0, 32, 64 or 128 bytes: README.md has a table of what lies where. */
+/* "Matrix Descriptor". Where a matrix lies in shared memory: its pointer, a multiple of 16, two distances in bytes,
+ * and the swizzle, 0, 32, 64 or 128 bytes: README.md has a table of what lies where. */
 DEVICE uint64_t wgmma_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes, int swizzle_bytes)
 {
     const uint64_t layout = swizzle_bytes == 128 ? 1 : swizzle_bytes == 64 ? 2 : swizzle_bytes == 32 ? 3 : 0;
@@ -31,9 +31,9 @@ DEVICE uint64_t wgmma_descriptor(const void *shared, unsigned leading_bytes, uns
            static_cast<uint64_t>(stride_bytes >> 4 & 0x3fff) << 32 | layout << 62;
 }
 
-/* "wgmma.mma_async": .m64nNk16.f32.f16.f16. d = a b, plus d where `accumulate`; N = 8, 16, ..., 256; a 64 x 16, b 16 x N,
- * both by descriptor. NEGATE: a or b counts as its negative. TRANSPOSE: what lies side by side in shared memory is a
- * column of a or a row of b ("MN-major"), else a row of a or a column of b ("K-major"). */
+/* "wgmma.mma_async": .m64nNk16.f32.f16.f16. d = a b, plus d where `accumulate`; N = 8, 16, ..., 256; a is 64 x 16,
+ * b 16 x N, both by descriptor. NEGATE: a or b counts as its negative. TRANSPOSE: what lies side by side in shared
+ * memory is a column of a or a row of b ("MN-major"), else a row of a or a column of b ("K-major"). */
 template <int N, bool NEGATE_A = false, bool NEGATE_B = false, bool TRANSPOSE_A = false, bool TRANSPOSE_B = false>
 DEVICE void wgmma_m64nNk16_f16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate)
 {

@@ -1,0 +1,38 @@
+"""Where CUDA is, if it is here: @local_cuda//:defs.bzl says so, @local_cuda//:cudart links its runtime."""
+
+def _find(rctx):
+    home = rctx.os.environ.get("CUDA_HOME", "")
+    if home == "none":
+        return ""
+    nvcc = rctx.which("nvcc")
+    roots = [home] if home else ([str(nvcc.realpath.dirname.dirname)] if nvcc else []) + ["/usr/local/cuda"]
+    for root in roots:
+        if rctx.path(root + "/bin/nvcc").exists:
+            return root
+    return ""
+
+def _cuda_configure_impl(rctx):
+    root = _find(rctx)
+    linkopts = []
+    version = ""
+    if root:
+        libraries = root + ("/lib64" if rctx.path(root + "/lib64").exists else "/lib")
+        linkopts = ["-L" + libraries, "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+        version = rctx.execute([root + "/bin/nvcc", "--version"]).stdout.strip().split("\n")[-1]
+    rctx.file("defs.bzl", "CUDA_ROOT = %r\nCUDA_VERSION = %r\n" % (root, version))
+    rctx.file("BUILD.bazel", """load("@rules_cc//cc:defs.bzl", "cc_library")
+
+cc_library(
+    name = "cudart",
+    linkopts = %r,
+    visibility = ["//visibility:public"],
+)
+""" % linkopts)
+
+# CUDA_HOME names another place, or none: then everything is built as on a machine without CUDA.
+cuda_configure = repository_rule(
+    implementation = _cuda_configure_impl,
+    configure = True,
+    environ = ["CUDA_HOME", "PATH"],
+    local = True,
+)

@@ -1,0 +1,158 @@
+"""Kernel sources for both machines: nvcc for the chip, g++ for the simulated GPU.
+
+    kernel_library(name, srcs, hdrs, deps)  both machines, each in the ordinary and the polynomial build
+    cuda_library(name, srcs, hdrs, deps)    the chip alone
+    sim_library(name, srcs, hdrs, deps)     the simulated GPU alone
+    gpu_bundle(name, programs, run)         a tar of programs for a GPU machine without Bazel
+    if_cuda(items)                          the items where there is nvcc, else none
+    NEEDS_CUDA                              for target_compatible_with: skipped where there is no nvcc
+"""
+
+load("@local_cuda//:defs.bzl", "CUDA_ROOT", "CUDA_VERSION")
+load("@rules_cc//cc:defs.bzl", "cc_library")
+load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
+
+def if_cuda(items):
+    return items if CUDA_ROOT else []
+
+NEEDS_CUDA = [] if CUDA_ROOT else ["//ci/cuda:needs_cuda"]
+
+_NVCC_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fmad=false",
+    "-gencode=arch=compute_80,code=sm_80",
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-Xcompiler=-fPIC,-Wall,-Wextra",
+    "-I.",
+]
+
+# Every access of a kernel becomes a call into the simulated GPU: the compiler's instrumentation for races puts it there,
+# kernels/sim/ has the functions. Other sanitizers that a configuration asks for stay; the address sanitizer knows
+# nothing of simulated memory.
+_SIM_FLAGS = [
+    "-O1",
+    "-g",
+    "-fno-sanitize=address",
+    "-fsanitize=thread",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "-Wno-psabi",
+]
+
+def _nvcc_objects_impl(ctx):
+    contexts = [d[CcInfo].compilation_context for d in ctx.attr.deps]
+    headers = depset(ctx.files.hdrs, transitive = [c.headers for c in contexts])
+    flags = ctx.actions.args()
+    flags.add_all(_NVCC_FLAGS)
+    for c in contexts:
+        flags.add_all(c.quote_includes, before_each = "-I")
+        flags.add_all(c.includes, before_each = "-I")
+        flags.add_all(c.system_includes, before_each = "-isystem")
+        flags.add_all(c.defines, format_each = "-D%s")
+    flags.add_all(ctx.attr.local_defines, format_each = "-D%s")
+    objects = []
+    for src in ctx.files.srcs:
+        out = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, src.basename))
+        objects.append(out)
+
+        # nvcc names its scratch files in /tmp after its pid, which sandboxes repeat.
+        ctx.actions.run_shell(
+            command = 'export TMPDIR="$PWD/$1.tmp"; mkdir -p "$TMPDIR"; shift; "$@"; rc=$?; rm -rf "$TMPDIR"; exit $rc',
+            arguments = [out.path, CUDA_ROOT + "/bin/nvcc", flags, "-c", src.path, "-o", out.path],
+            inputs = depset([src], transitive = [headers]),
+            outputs = [out],
+            env = {"PATH": "/usr/bin:/bin", "CUDA_VERSION_KEY": CUDA_VERSION},
+            mnemonic = "Nvcc",
+            progress_message = "nvcc %s" % src.short_path,
+        )
+    return [DefaultInfo(files = depset(objects))]
+
+_nvcc_objects = rule(
+    implementation = _nvcc_objects_impl,
+    attrs = {
+        "deps": attr.label_list(providers = [CcInfo]),
+        "hdrs": attr.label_list(allow_files = True),
+        "local_defines": attr.string_list(),
+        "srcs": attr.label_list(allow_files = [".cu"]),
+    },
+)
+
+def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], **kwargs):
+    """.cu files for the chip; whoever depends on it does so through if_cuda or NEEDS_CUDA."""
+    deps = deps + ["//kernels/device"]
+    _nvcc_objects(
+        name = name + "_nvcc",
+        srcs = srcs,
+        hdrs = hdrs,
+        local_defines = local_defines,
+        target_compatible_with = NEEDS_CUDA,
+        deps = deps,
+    )
+    cc_library(
+        name = name,
+        srcs = [":" + name + "_nvcc"],
+        hdrs = hdrs,
+        target_compatible_with = NEEDS_CUDA,
+        deps = deps + ["@local_cuda//:cudart"],
+        **kwargs
+    )
+
+def sim_library(name, srcs, hdrs = [], deps = [], local_defines = [], copts = [], **kwargs):
+    """.cu files of this package for the simulated GPU: for each a .cc that includes it."""
+    sources = []
+    for src in srcs:
+        file = src[1:] if src.startswith(":") else src
+        source = "%s_%s.cc" % (name, file.replace("/", "_"))
+        sources.append(source)
+        native.genrule(
+            name = source + "_source",
+            outs = [source],
+            cmd = "echo '#include \"%s/%s\"' >$@" % (native.package_name(), file),
+        )
+    cc_library(
+        name = name,
+        srcs = sources,
+        hdrs = hdrs,
+        textual_hdrs = srcs,
+        copts = copts + _SIM_FLAGS,
+        local_defines = local_defines,
+        deps = deps + ["//kernels/device", "//kernels/sim"],
+        **kwargs
+    )
+
+def kernel_library(name, srcs, hdrs = [], deps = [], **kwargs):
+    """Launchers by all names that KERNEL_SYMBOL makes; those of the chip only where there is nvcc."""
+    builds = [("", []), ("_poly", ["ATTEST_POLYNOMIAL"])]
+    for suffix, local_defines in builds:
+        sim_library(name + "_sim" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
+        cuda_library(name + "_cuda" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
+    cc_library(
+        name = name,
+        hdrs = hdrs,
+        deps = deps + [":%s_sim%s" % (name, suffix) for suffix, _ in builds] +
+               if_cuda([":%s_cuda%s" % (name, suffix) for suffix, _ in builds]),
+        **kwargs
+    )
+
+def gpu_bundle(name, programs, run, **kwargs):
+    """NAME.tar: a folder NAME with the programs and the script that runs them."""
+    native.genrule(
+        name = name,
+        srcs = programs + [run],
+        outs = [name + ".tar"],
+        cmd = """
+            dir=$$(mktemp -d)
+            mkdir $$dir/{name}
+            cp -L {programs} $$dir/{name}
+            cp -L $(location {run}) $$dir/{name}/run
+            chmod 755 $$dir/{name}/*
+            tar -C $$dir -cf $@ {name}
+            rm -r $$dir
+        """.format(
+            name = name,
+            programs = " ".join(["$(location %s)" % p for p in programs]),
+            run = run,
+        ),
+        target_compatible_with = NEEDS_CUDA,
+        **kwargs
+    )
