@@ -1,0 +1,345 @@
+/* shared.c - shared memory: where allocations lie, and the shadow that watches them.
+ *
+ * The shadow has a cell a word of 4 bytes; a page of it is refined to 2 or 1 bytes when something smaller is accessed.
+ * A cell knows who wrote it last and who has read it since, so that races are found exactly, whatever the schedule.
+ *
+ * Allocations are placed as badly as they may be: no more aligned than they ask for, with unallocated bytes between
+ * them, at places that depend on the seed; the same in all CTAs of a cluster. */
+#include "kernels/sim/watch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PAGE = 4096,
+    NUM_PAGES = SIM_WINDOW / PAGE,
+    STATIC_LIMIT = 48 * 1024,
+    MAX_ALLOCATIONS = 64,
+    RED_ZONE = 16
+};
+
+/* Values of `write` that are no epoch: bytes outside of allocations, and those of an object that is not ordinary memory. */
+static const sim_epoch OUTSIDE = 0xFFFFFFFF, PROTECTED = 0xFFFFFFFE;
+
+struct cell {
+    sim_epoch write;  /* 0: nobody wrote */
+    uint32_t readers; /* since */
+    uint32_t site;    /* of the write */
+};
+
+struct page {
+    struct cell *cells; /* NULL: all outside */
+    unsigned shift;     /* log2 of the bytes of a cell */
+};
+
+struct allocation {
+    const void *tag; /* NULL: dynamic */
+    uint32_t offset, bytes;
+};
+
+struct sim_shared {
+    struct sim_cta *cta;
+    size_t dynamic_bytes;
+    struct page pages[NUM_PAGES];
+    /* The layout is the cluster's; that of its first CTA counts. */
+    struct allocation allocations[MAX_ALLOCATIONS];
+    unsigned num_allocations;
+    uint32_t end;           /* of the last allocation */
+    size_t static_bytes;    /* as a dense layout would take */
+    uint64_t random;
+    const char *protected_as;
+};
+
+/* ---- cells ------------------------------------------------------------------------------------------------ */
+
+static void open_page(struct page *page)
+{
+    page->shift = 2;
+    page->cells = malloc((PAGE >> 2) * sizeof *page->cells);
+    if (!page->cells) abort();
+    for (int i = 0; i < PAGE >> 2; i++) page->cells[i] = (struct cell){OUTSIDE, 0, 0};
+}
+
+/* Cells of at most 1 << shift bytes from now on. */
+static void refine(struct page *page, unsigned shift)
+{
+    if (!page->cells) open_page(page);
+    if (page->shift <= shift) return;
+    const int copies = 1 << (page->shift - shift);
+    struct cell *cells = malloc((PAGE >> shift) * sizeof *cells);
+    if (!cells) abort();
+    for (int i = 0; i < PAGE >> shift; i++) cells[i] = page->cells[i / copies];
+    free(page->cells);
+    page->cells = cells;
+    page->shift = shift;
+}
+
+static unsigned granularity(uint32_t offset, size_t bytes)
+{
+    const unsigned low = offset | (unsigned)bytes;
+    return low & 1 ? 0 : low & 2 ? 1 : 2;
+}
+
+static void fill(struct sim_shared *shared, uint32_t offset, size_t bytes, sim_epoch write)
+{
+    while (bytes > 0) {
+        const uint32_t at = offset % PAGE;
+        const size_t here = bytes < PAGE - at ? bytes : PAGE - at;
+        struct page *page = &shared->pages[offset / PAGE];
+        refine(page, granularity(at, here));
+        for (size_t i = at >> page->shift; i < (at + here) >> page->shift; i++)
+            page->cells[i] = (struct cell){write, 0, 0};
+        offset += here;
+        bytes -= here;
+    }
+}
+
+/* ---- checks ----------------------------------------------------------------------------------------------- */
+
+static _Noreturn void fail_outside(const struct access *a, const struct sim_shared *shared, uint32_t offset,
+                                   sim_epoch write)
+{
+    const char *address = shared->cta->window + offset;
+    if (write == PROTECTED)
+        sim_fail(a->thread, SIM_RACE, a->instruction, a->pc, address,
+                 "these bytes are an %s object, which only its own instructions may touch",
+                 shared->protected_as);
+    sim_fail(a->thread, SIM_OUT_OF_BOUNDS, a->instruction, a->pc, address,
+             "this byte of shared memory belongs to no allocation");
+}
+
+static _Noreturn void fail_fence(const struct access *a, const void *address, const struct cell *cell)
+{
+    const struct sim_cluster *cluster = a->thread->cta->cluster;
+    char file[128];
+    int line;
+    sim_locate(sim_unpack_site(cell->site), file, sizeof file, &line);
+    const unsigned agent = agent_of(cell->write);
+    const struct sim_thread *writer = agent < cluster->num_threads ? &cluster->threads[agent] : a->thread;
+    sim_fail(a->thread, SIM_MISSING_PROXY_FENCE, a->instruction, a->pc, address,
+             "thread (%u, %u, %u) wrote these bytes through the generic proxy at %s:%d and did not execute "
+             "fence.proxy.async before it handed them over",
+             writer->index[0], writer->index[1], writer->index[2], file, line);
+}
+
+static inline void check_write_seen(const struct access *a, const struct sim_shared *shared, uint32_t offset,
+                                    const struct cell *cell)
+{
+    if (cell->write == 0 || has_seen(a->thread, cell->write)) return;
+    if (cell->write >= PROTECTED) fail_outside(a, shared, offset, cell->write);
+    sim_fail_conflict(a, shared->cta->window + offset, &(struct party){cell->write, cell->site, true});
+}
+
+static inline void read_cell(const struct access *a, const struct sim_shared *shared, uint32_t offset,
+                             struct cell *cell)
+{
+    if (cell->write == 0)
+        sim_fail(a->thread, SIM_UNINITIALISED, a->instruction, a->pc, shared->cta->window + offset,
+                 "nobody has written this byte of shared memory");
+    check_write_seen(a, shared, offset, cell);
+    if (a->async_proxy && !sim_has_seen_fenced(a->thread, cell->write))
+        fail_fence(a, shared->cta->window + offset, cell);
+    cell->readers = sim_readers_add(shared->cta->cluster->watch->shared, cell->readers, a);
+}
+
+static inline void write_cell(const struct access *a, const struct sim_shared *shared, uint32_t offset,
+                              struct cell *cell)
+{
+    struct party other;
+    check_write_seen(a, shared, offset, cell);
+    if (!sim_readers_seen(shared->cta->cluster->watch->shared, cell->readers, a, &other))
+        sim_fail_conflict(a, shared->cta->window + offset, &other);
+    *cell = (struct cell){a->epoch, 0, a->site};
+}
+
+static void sweep(struct sim_cluster *cluster)
+{
+    struct readers *readers = cluster->watch->shared;
+    sim_readers_sweep_begin(readers);
+    for (unsigned c = 0; c < cluster->num_ctas; c++)
+        for (int p = 0; p < NUM_PAGES; p++) {
+            struct page *page = &cluster->ctas[c].shared->pages[p];
+            for (int i = 0; page->cells && i < PAGE >> page->shift; i++)
+                page->cells[i].readers = sim_readers_keep(readers, page->cells[i].readers);
+        }
+    sim_readers_sweep_end(readers);
+}
+
+void sim_shared_access(const struct access *a, unsigned rank, uint32_t offset, size_t bytes)
+{
+    struct sim_cluster *cluster = a->thread->cta->cluster;
+    struct sim_shared *shared = cluster->ctas[rank].shared;
+    if (sim_readers_full(cluster->watch->shared)) sweep(cluster);
+    while (bytes > 0) {
+        const uint32_t at = offset % PAGE;
+        const size_t here = bytes < PAGE - at ? bytes : PAGE - at;
+        struct page *page = &shared->pages[offset / PAGE % NUM_PAGES];
+        if (granularity(at, here) < page->shift || !page->cells) refine(page, granularity(at, here));
+        const unsigned shift = page->shift;
+        struct cell *cell = &page->cells[at >> shift], *end = &page->cells[(at + here) >> shift];
+        struct cell before = {OUTSIDE, 0, 0}, after = before;
+        for (uint32_t o = offset; cell < end; cell++, o += 1u << shift) {
+            if (cell->write == before.write && cell->readers == before.readers) { /* as its neighbour was */
+                cell->write = after.write, cell->readers = after.readers;
+                if (a->kind != ACCESS_READ) cell->site = after.site;
+                continue;
+            }
+            before = *cell;
+            if (a->kind == ACCESS_READ) read_cell(a, shared, o, cell);
+            else write_cell(a, shared, o, cell);
+            after = *cell;
+        }
+        offset += here;
+        bytes -= here;
+    }
+}
+
+/* ---- allocations ------------------------------------------------------------------------------------------ */
+
+static uint32_t draw(struct sim_shared *layout, uint32_t n)
+{
+    uint64_t z = layout->random += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return (z ^ z >> 31) % n;
+}
+
+static size_t capacity(const struct sim_cluster *cluster)
+{
+    return (cluster->gpu->options.generation == SIM_SM_80 ? 163 : 227) * 1024;
+}
+
+/* Beyond a red zone, at an odd multiple of `align`; where that would leave too little for what may still come, at the
+ * next multiple. */
+static uint32_t place(struct sim_shared *layout, size_t bytes, size_t align)
+{
+    const uint32_t step = (uint32_t)align, next = (layout->end + RED_ZONE + step - 1) & ~(step - 1);
+    const uint32_t odd = (next | step) + 2 * step * draw(layout, step < 256 ? 256 / step : 1);
+    size_t placed = bytes;
+    for (unsigned i = 0; i < layout->num_allocations; i++) placed += layout->allocations[i].bytes;
+    const size_t spare = SIM_WINDOW - SIM_WINDOW_RESERVED - capacity(layout->cta->cluster);
+    return odd + bytes <= SIM_WINDOW_RESERVED + placed + spare / 2 ? odd : next;
+}
+
+static void check_limits(const struct sim_shared *layout, const void *tag, const void *site)
+{
+    const size_t limit = capacity(layout->cta->cluster);
+    if (tag && layout->static_bytes > STATIC_LIMIT)
+        sim_fail(sim_self, SIM_LIMIT, "static shared memory", site, NULL,
+                 "%zu bytes of static shared memory; at most %d may be static", layout->static_bytes, STATIC_LIMIT);
+    if (layout->static_bytes + layout->dynamic_bytes > limit)
+        sim_fail(sim_self, SIM_LIMIT, "shared memory", site, NULL,
+                 "%zu bytes of static and %zu of dynamic shared memory; this GPU has %zu for a CTA",
+                 layout->static_bytes, layout->dynamic_bytes, limit);
+}
+
+/* The same place in every CTA of the cluster for the same tag. */
+static void *allocate(const void *tag, size_t bytes, size_t align, const void *site)
+{
+    struct sim_cta *cta = sim_self->cta;
+    struct sim_cluster *cluster = cta->cluster;
+    struct sim_shared *layout = cluster->ctas[0].shared;
+    for (unsigned i = 0; i < layout->num_allocations; i++) {
+        const struct allocation *a = &layout->allocations[i];
+        if (a->tag != tag) continue;
+        if (a->offset & (align - 1))
+            sim_fail(sim_self, SIM_MISALIGNED, "dynamic shared memory", site, cta->window + a->offset,
+                     "asked for with two alignments, the greater one (%zu) last", align);
+        return cta->window + a->offset;
+    }
+    if (tag) layout->static_bytes = ((layout->static_bytes + align - 1) & ~(align - 1)) + bytes;
+    check_limits(layout, tag, site);
+    const uint32_t offset = place(layout, bytes, align);
+    if (layout->num_allocations == MAX_ALLOCATIONS || offset + bytes > SIM_WINDOW)
+        sim_fail(sim_self, SIM_LIMIT, "shared memory", site, NULL,
+                 "more shared memory allocations than the simulated GPU can keep apart");
+    layout->allocations[layout->num_allocations++] = (struct allocation){tag, offset, (uint32_t)bytes};
+    layout->end = offset + (uint32_t)bytes;
+    for (unsigned c = 0; c < cluster->num_ctas; c++) fill(cluster->ctas[c].shared, offset, bytes, 0);
+    return cta->window + offset;
+}
+
+void *sim_shared_static(const void *tag, size_t bytes, size_t align)
+{
+    return allocate(tag, bytes, align, SIM_SITE);
+}
+
+void *sim_shared_dynamic(size_t align)
+{
+    return allocate(NULL, sim_self->cta->shared->dynamic_bytes, align, SIM_SITE);
+}
+
+uint32_t sim_shared_address(const void *pointer)
+{
+    unsigned rank;
+    uint32_t offset;
+    if (!sim_in_window(sim_self->cta->cluster, pointer, &rank, &offset) || rank != sim_self->cta->rank)
+        sim_fail(sim_self, SIM_OUT_OF_BOUNDS, "cvta.to.shared", SIM_SITE, pointer,
+                 "not an address in the shared memory of this CTA");
+    return offset;
+}
+
+bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset)
+{
+    const uintptr_t at = (uintptr_t)address - (uintptr_t)cluster->windows;
+    if (at >= (uintptr_t)cluster->num_ctas * SIM_WINDOW) return false;
+    *rank = (unsigned)(at / SIM_WINDOW);
+    *offset = (uint32_t)(at % SIM_WINDOW);
+    return true;
+}
+
+void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what, const void *site)
+{
+    struct sim_shared *shared = cta->shared;
+    unsigned rank = cta->rank;
+    uint32_t offset = 0;
+    bool inside = sim_in_window(cta->cluster, object, &rank, &offset) && rank == cta->rank;
+    for (uint32_t o = offset; inside && o < offset + bytes; o++) {
+        const struct page *page = &shared->pages[o / PAGE % NUM_PAGES];
+        inside = page->cells && page->cells[o % PAGE >> page->shift].write != OUTSIDE;
+    }
+    if (!inside)
+        sim_fail(sim_self, SIM_OUT_OF_BOUNDS, what ? what : "end of an object", site, object,
+                 "an object must lie in a shared memory allocation of this CTA");
+    fill(shared, offset, bytes, what ? PROTECTED : 0);
+    if (what) shared->protected_as = what;
+}
+
+struct sim_shared *sim_shared_create(struct sim_cta *cta, size_t dynamic_bytes)
+{
+    struct sim_shared *shared = calloc(1, sizeof *shared);
+    if (!shared) abort();
+    shared->cta = cta;
+    shared->dynamic_bytes = dynamic_bytes;
+    shared->end = SIM_WINDOW_RESERVED;
+    shared->random = cta->cluster->gpu->options.seed * 0xD1342543DE82EF95u + cta->linear;
+    return shared;
+}
+
+void sim_shared_destroy(struct sim_shared *shared)
+{
+    if (!shared) return;
+    for (int p = 0; p < NUM_PAGES; p++) free(shared->pages[p].cells);
+    free(shared);
+}
+
+void sim_shared_describe(const struct sim_cta *cta, uint32_t offset, char *text, size_t bytes)
+{
+    const struct sim_shared *layout = cta->cluster->ctas[0].shared;
+    const struct allocation *before = NULL;
+    for (unsigned i = 0; layout && i < layout->num_allocations; i++)
+        if (layout->allocations[i].offset <= offset && (!before || layout->allocations[i].offset > before->offset))
+            before = &layout->allocations[i];
+    int n = snprintf(text, bytes, "shared + 0x%x", offset);
+    if (cta->cluster->num_ctas > 1 && n < (int)bytes)
+        n += snprintf(text + n, bytes - n, " of CTA %u", cta->rank);
+    if (!before || n >= (int)bytes) return;
+    const uint32_t at = offset - before->offset;
+    if (at < before->bytes)
+        snprintf(text + n, bytes - n, " (byte %u of %s allocation of %u bytes)", at,
+                 before->tag ? "a static" : "the dynamic", before->bytes);
+    else
+        snprintf(text + n, bytes - n, " (%u bytes past the end of %s allocation of %u bytes)", at - before->bytes,
+                 before->tag ? "a static" : "the dynamic", before->bytes);
+}
