@@ -95,7 +95,7 @@ static void access_registers(struct sim_thread *thread, const char *address, siz
         int line;
         sim_locate(f->site, file, sizeof file, &line);
         sim_fail(thread, SIM_REGISTERS_IN_FLIGHT, instruction, site, address,
-                 "the wgmma issued at %s:%d still %s this register; wgmma.wait_group must come first", file, line,
+                 "The wgmma issued at %s:%d still %s this register; wgmma.wait_group must come first.", file, line,
                  f->write ? "writes" : "reads");
     }
     size_t i, end;
@@ -161,7 +161,7 @@ static inline bool in_stack(const struct sim_thread *thread, const void *address
 static void check_alignment(const struct access *a, const void *address, size_t align)
 {
     if ((uintptr_t)address & (align - 1))
-        sim_fail(a->thread, SIM_MISALIGNED, a->instruction, a->pc, address, "the address is no multiple of %zu", align);
+        sim_fail(a->thread, SIM_MISALIGNED, a->instruction, a->pc, address, "The address is no multiple of %zu.", align);
 }
 
 /* What is neither shared nor global: arguments and constants may be read. */
@@ -172,7 +172,7 @@ static void access_other(const struct access *a, const void *address, size_t byt
     if (a->kind == ACCESS_READ && at < launch->args_bytes && at + bytes <= launch->args_bytes) return;
     if (a->kind == ACCESS_READ && is_constant(address, bytes)) return;
     sim_fail(a->thread, SIM_OUT_OF_BOUNDS, a->instruction, a->pc, address,
-             "an address in no memory that this thread may %s", a->kind == ACCESS_READ ? "read" : "write");
+             "No memory that this thread may %s lies there.", a->kind == ACCESS_READ ? "read" : "write");
 }
 
 static inline void count_bytes(struct sim_counts *counts, bool shared, bool write, size_t bytes)
@@ -305,19 +305,19 @@ void sim_fail_conflict(const struct access *a, const void *address, const struct
     const struct async_name *name = async ? &cluster->watch->async[interval_of(other->epoch)] : NULL;
     const struct sim_thread *thread = async ? name->issuer : &cluster->threads[agent];
     char who[96];
-    int n = snprintf(who, sizeof who, "thread (%u, %u, %u)", thread->index[0], thread->index[1], thread->index[2]);
+    int n = snprintf(who, sizeof who, "Thread (%u, %u, %u)", thread->index[0], thread->index[1], thread->index[2]);
     if (thread->cta != a->thread->cta)
         snprintf(who + n, sizeof who - n, " of CTA %u of the cluster", thread->cta->rank);
     if (!async)
         sim_fail(a->thread, SIM_RACE, a->instruction, a->pc, address,
-                 "%s %s it at %s:%d, and no synchronisation lies between the two", who,
+                 "%s %s it at %s:%d, and no synchronisation lies between the two.", who,
                  other->wrote ? "wrote" : "read", file, line);
     if (has_seen(thread, other->epoch))
         sim_fail(a->thread, SIM_RACE, a->instruction, a->pc, address,
-                 "the %s issued by %s at %s:%d %s it; that thread has waited for it, but nothing orders this access "
-                 "after that wait", name->instruction, who, file, line, other->wrote ? "wrote" : "read");
+                 "The %s issued by %s at %s:%d %s it; that thread has waited for it, but nothing orders this access "
+                 "after that wait.", name->instruction, who, file, line, other->wrote ? "wrote" : "read");
     sim_fail(a->thread, SIM_MISSING_WAIT, a->instruction, a->pc, address,
-             "the %s issued by %s at %s:%d %s it, and its end has not been waited for", name->instruction, who, file,
+             "The %s issued by %s at %s:%d %s it, and its end has not been waited for.", name->instruction, who, file,
              line, other->wrote ? "writes" : "reads");
 }
 
@@ -364,7 +364,7 @@ static void check_global(const void *address, const char *instruction, const voi
     unsigned rank;
     uint32_t offset;
     if (in_stack(sim_self, address) || sim_in_window(sim_self->cta->cluster, address, &rank, &offset))
-        sim_fail(sim_self, SIM_OUT_OF_BOUNDS, instruction, site, address, "not an address of global memory");
+        sim_fail(sim_self, SIM_OUT_OF_BOUNDS, instruction, site, address, "This is no address of global memory.");
 }
 
 void sim_load_global_16(void *value, const void *address)

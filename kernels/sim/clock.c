@@ -150,7 +150,7 @@ unsigned sim_agent_new(struct sim_cluster *cluster)
     struct sim_clock_store *store = cluster->clocks;
     if (cluster->num_agents == SIM_MAX_AGENTS)
         sim_fail(sim_self ? sim_self : cluster->threads, SIM_LIMIT, "asynchronous copy", NULL, NULL,
-                 "more than %d threads and asynchronous operations at once in one cluster", SIM_MAX_AGENTS);
+                 "More than %d threads and asynchronous operations in one cluster.", SIM_MAX_AGENTS);
     if (cluster->num_agents == store->size) { /* vectors grow when they are next written */
         store->size += store->size / 2;
         if (store->size > SIM_MAX_AGENTS) store->size = SIM_MAX_AGENTS;
@@ -163,7 +163,7 @@ static uint32_t next_interval(struct sim_cluster *cluster, uint32_t *interval)
 {
     if (*interval == MAX_INTERVAL)
         sim_fail(sim_self ? sim_self : cluster->threads, SIM_LIMIT, "synchronisation", NULL, NULL,
-                 "one CTA or cluster synchronises more than %d times; the simulated GPU cannot tell them apart",
+                 "A thread synchronises more than %d times; the simulated GPU cannot tell them apart.",
                  MAX_INTERVAL);
     return ++*interval;
 }

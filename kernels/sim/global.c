@@ -281,16 +281,16 @@ static enum sim_rule verdict(const struct access *a, uint8_t rights)
 static void check_rights(const struct access *a, const struct page *page, uintptr_t address, size_t bytes)
 {
     static const char *const why[] = {
-        [SIM_OUT_OF_BOUNDS] = "this byte is mapped to be written, not to be read",
-        [SIM_OUTSIDE_OUTPUTS] = "this byte is mapped to be read, not to be written",
-        [SIM_UNINITIALISED] = "nobody has written this byte of global memory",
+        [SIM_OUT_OF_BOUNDS] = "This byte is mapped to be written, not to be read.",
+        [SIM_OUTSIDE_OUTPUTS] = "This byte is mapped to be read, not to be written.",
+        [SIM_UNINITIALISED] = "Nobody has written this byte of global memory.",
     };
     for (size_t i = 0; i < bytes; i++) {
         const uint8_t rights = page ? __atomic_load_n(&page->rights[(address + i) % PAGE], __ATOMIC_RELAXED) : 0;
         const enum sim_rule rule = verdict(a, rights);
         if (rule == SIM_CLEAN) continue;
         sim_fail(a->thread, rule, a->instruction, a->pc, (const char *)address + i, "%s",
-                 rights ? why[rule] : "this byte of global memory is not mapped");
+                 rights ? why[rule] : "This byte of global memory is not mapped.");
     }
 }
 
@@ -381,9 +381,9 @@ static _Noreturn void fail_rival(const struct sim_memory *memory, const struct a
     block_of(cluster->launch, rival->cluster - memory->first_cluster, block);
     sim_locate(sim_unpack_site(rival->party.site), file, sizeof file, &line);
     sim_fail(a->thread, SIM_RACE, a->instruction, a->pc, address,
-             "%s block (%u, %u, %u) %s it at %s:%d, and blocks of one launch are not ordered",
-             cluster->num_ctas > 1 ? "the cluster of" : "also", block[0], block[1], block[2],
-             rival->party.wrote ? "wrote" : "read", file, line);
+             "%slock (%u, %u, %u) %s it at %s:%d, and %ss of one launch are not ordered.",
+             cluster->num_ctas > 1 ? "The cluster of b" : "B", block[0], block[1], block[2],
+             rival->party.wrote ? "wrote" : "read", file, line, cluster->num_ctas > 1 ? "cluster" : "block");
 }
 
 /* Bytes that kernels may write: within one page, rights checked. */
@@ -514,7 +514,7 @@ enum sim_rule sim_check_written(struct sim_gpu *gpu)
     *report = (struct sim_report){.rule = SIM_NOT_WRITTEN};
     if (!sim_global_describe(gpu->memory, (const void *)lowest, report->address, sizeof report->address))
         report->address[0] = '\0';
-    snprintf(report->text, sizeof report->text, "%s: no launch has written %s, which is an output",
+    snprintf(report->text, sizeof report->text, "%s: no launch has written %s, which is an output.",
              sim_rule_name(SIM_NOT_WRITTEN), report->address);
     return SIM_NOT_WRITTEN;
 }

@@ -450,7 +450,7 @@ enum sim_rule sim_launch(struct sim_gpu *gpu, const struct sim_launch *launch)
     for (unsigned i = 0; memory && i < n; ++i) memory = prepare_worker(&gpu->workers[i], &run);
     if (!memory) return refuse(gpu, launch, "the host has too little memory for its threads.");
     pthread_mutex_init(&run.mutex, NULL);
-    sim_memory_launch(gpu->memory, run.num_clusters);
+    sim_memory_launch(gpu->memory, run.num_clusters * run.cluster_ctas);
     run_grid(&run, n);
     pthread_mutex_destroy(&run.mutex);
     if (run.lowest_failed != UINT64_MAX) return gpu->report.rule;

@@ -163,7 +163,8 @@ void sim_async_finish(struct sim_cluster *cluster, struct sim_async *op); /* run
 /* ---- report.c --------------------------------------------------------------------------------------------- */
 
 /* The finding, and the end of this cluster's run: does not return. `address` NULL: none. Outside of a fiber,
- * `thread` says whose deed it was. The format's sentence says what is wrong and what would be right. */
+ * `thread` says whose deed it was. The format's sentences, with their full stops, say what is wrong and what would be
+ * right. */
 _Noreturn void sim_fail(struct sim_thread *thread, enum sim_rule rule, const char *instruction, const void *site,
                         const void *address, const char *format, ...) __attribute__((format(printf, 6, 7)));
 /* Leaves the cluster's run, from a fiber or from the scheduler: schedule.c. */

@@ -34,6 +34,7 @@ const char *sim_rule_name(enum sim_rule rule)
         [SIM_LIMIT] = "limit",
         [SIM_WRONG_GENERATION] = "wrong generation",
         [SIM_NOT_WRITTEN] = "not written",
+        [SIM_TRAP] = "trap",
     };
     return (size_t)rule < sizeof names / sizeof *names ? names[rule] : "unknown rule";
 }
@@ -153,7 +154,7 @@ static void write_text(struct sim_report *r, const struct sim_options *options, 
     if (r->line > 0) snprintf(where, sizeof where, ", %s:%d", r->file, r->line);
     if (r->address[0]) snprintf(address, sizeof address, " of %s", r->address);
     snprintf(r->text, sizeof r->text,
-             "%s: kernel %s, block (%u, %u, %u), thread (%u, %u, %u)%s: %s%s: %s. Seed %llu, async %s.",
+             "%s: kernel %s, block (%u, %u, %u), thread (%u, %u, %u)%s: %s%s. %s Seed %llu, async %s.",
              sim_rule_name(r->rule), r->kernel, r->block[0], r->block[1], r->block[2], r->thread[0], r->thread[1],
              r->thread[2], where, r->instruction, address, what, (unsigned long long)options->seed,
              policy_name(options->async));

@@ -103,10 +103,10 @@ static _Noreturn void fail_outside(const struct access *a, const struct sim_shar
     const char *address = shared->cta->window + offset;
     if (write == PROTECTED)
         sim_fail(a->thread, SIM_RACE, a->instruction, a->pc, address,
-                 "these bytes are an %s object, which only its own instructions may touch",
+                 "An %s object lies there, which only its own instructions may touch.",
                  shared->protected_as);
     sim_fail(a->thread, SIM_OUT_OF_BOUNDS, a->instruction, a->pc, address,
-             "this byte of shared memory belongs to no allocation");
+             "This byte of shared memory belongs to no allocation.");
 }
 
 static _Noreturn void fail_fence(const struct access *a, const void *address, const struct cell *cell)
@@ -118,8 +118,8 @@ static _Noreturn void fail_fence(const struct access *a, const void *address, co
     const unsigned agent = agent_of(cell->write);
     const struct sim_thread *writer = agent < cluster->num_threads ? &cluster->threads[agent] : a->thread;
     sim_fail(a->thread, SIM_MISSING_PROXY_FENCE, a->instruction, a->pc, address,
-             "thread (%u, %u, %u) wrote these bytes through the generic proxy at %s:%d and did not execute "
-             "fence.proxy.async before it handed them over",
+             "Thread (%u, %u, %u) wrote these bytes through the generic proxy at %s:%d and did not execute "
+             "fence.proxy.async before it handed them over.",
              writer->index[0], writer->index[1], writer->index[2], file, line);
 }
 
@@ -136,7 +136,7 @@ static inline void read_cell(const struct access *a, const struct sim_shared *sh
 {
     if (cell->write == 0)
         sim_fail(a->thread, SIM_UNINITIALISED, a->instruction, a->pc, shared->cta->window + offset,
-                 "nobody has written this byte of shared memory");
+                 "Nobody has written this byte of shared memory.");
     check_write_seen(a, shared, offset, cell);
     if (a->async_proxy && !sim_has_seen_fenced(a->thread, cell->write))
         fail_fence(a, shared->cta->window + offset, cell);
@@ -227,10 +227,10 @@ static void check_limits(const struct sim_shared *layout, const void *tag, const
     const size_t limit = capacity(layout->cta->cluster);
     if (tag && layout->static_bytes > STATIC_LIMIT)
         sim_fail(sim_self, SIM_LIMIT, "static shared memory", site, NULL,
-                 "%zu bytes of static shared memory; at most %d may be static", layout->static_bytes, STATIC_LIMIT);
+                 "%zu bytes of static shared memory; at most %d may be static.", layout->static_bytes, STATIC_LIMIT);
     if (layout->static_bytes + layout->dynamic_bytes > limit)
         sim_fail(sim_self, SIM_LIMIT, "shared memory", site, NULL,
-                 "%zu bytes of static and %zu of dynamic shared memory; this GPU has %zu for a CTA",
+                 "%zu bytes of static and %zu of dynamic shared memory; this GPU has %zu for a CTA.",
                  layout->static_bytes, layout->dynamic_bytes, limit);
 }
 
@@ -245,7 +245,7 @@ static void *allocate(const void *tag, size_t bytes, size_t align, const void *s
         if (a->tag != tag) continue;
         if (a->offset & (align - 1))
             sim_fail(sim_self, SIM_MISALIGNED, "dynamic shared memory", site, cta->window + a->offset,
-                     "asked for with two alignments, the greater one (%zu) last", align);
+                     "It was asked for with two alignments, the greater one (%zu) last.", align);
         return cta->window + a->offset;
     }
     if (tag) layout->static_bytes = ((layout->static_bytes + align - 1) & ~(align - 1)) + bytes;
@@ -253,7 +253,7 @@ static void *allocate(const void *tag, size_t bytes, size_t align, const void *s
     const uint32_t offset = place(layout, bytes, align);
     if (layout->num_allocations == MAX_ALLOCATIONS || offset + bytes > SIM_WINDOW)
         sim_fail(sim_self, SIM_LIMIT, "shared memory", site, NULL,
-                 "more shared memory allocations than the simulated GPU can keep apart");
+                 "More shared memory allocations than the simulated GPU can keep apart.");
     layout->allocations[layout->num_allocations++] = (struct allocation){tag, offset, (uint32_t)bytes};
     layout->end = offset + (uint32_t)bytes;
     for (unsigned c = 0; c < cluster->num_ctas; c++) fill(cluster->ctas[c].shared, offset, bytes, 0);
@@ -276,7 +276,7 @@ uint32_t sim_shared_address(const void *pointer)
     uint32_t offset;
     if (!sim_in_window(sim_self->cta->cluster, pointer, &rank, &offset) || rank != sim_self->cta->rank)
         sim_fail(sim_self, SIM_OUT_OF_BOUNDS, "cvta.to.shared", SIM_SITE, pointer,
-                 "not an address in the shared memory of this CTA");
+                 "This is no address in the shared memory of this CTA.");
     return offset;
 }
 
@@ -301,7 +301,7 @@ void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const c
     }
     if (!inside)
         sim_fail(sim_self, SIM_OUT_OF_BOUNDS, what ? what : "end of an object", site, object,
-                 "an object must lie in a shared memory allocation of this CTA");
+                 "An object must lie in a shared memory allocation of this CTA.");
     fill(shared, offset, bytes, what ? PROTECTED : 0);
     if (what) shared->protected_as = what;
 }
