@@ -86,6 +86,7 @@ static float round_sum(int64_t sum, int exponent, bool to_nearest)
         const uint64_t rest = magnitude - (kept << drop), half = 1ull << (drop - 1);
         kept += rest > half || (rest == half && (kept & 1));
     }
+    if (kept == 0) return 0.0f; /* of a negative sum as well: no result is -0 */
     const float result = ldexpf((float)kept, exponent + drop);
     return sum < 0 ? -result : result;
 }

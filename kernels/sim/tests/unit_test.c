@@ -64,7 +64,8 @@ static float step(double c, const double *a, const double *b, int count, int fra
     if (exact == 0) return 0.0f;
     if (fabs(exact) >= 0x1p128) return (float)copysign(INFINITY, exact);
     const float nearest = (float)exact;
-    return fabs((double)nearest) > fabs(exact) ? nextafterf(nearest, 0) : nearest;
+    const float cut = fabs((double)nearest) > fabs(exact) ? nextafterf(nearest, 0) : nearest;
+    return cut == 0 ? 0.0f : cut; /* never -0 */
 }
 
 static float expected(enum sim_generation generation, enum sim_format format, const void *a, const void *b, float c)
