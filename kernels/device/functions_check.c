@@ -16,14 +16,14 @@ static double reciprocal(double x) { return 1 / x; }
 /* The instructions' limits are the PTX ISA's ("ex2", "lg2", "rcp", "tanh"). */
 #define ANY INFINITY
 const struct function_form function_forms[NUM_FUNCTIONS] = {
-    {"ex2.approx.ftz", exp2, false, true, false, 0x1p-22, ANY, ANY, ANY},
-    {"lg2.approx.ftz", log2, false, true, false, ANY, 0x1p-22, 0x1p-22, ANY},
-    {"rcp.approx.ftz", reciprocal, false, true, true, 0x1p-23, ANY, ANY, ANY},
-    {"tanh.approx", tanh, false, false, false, 0x1p-11, ANY, ANY, ANY},
-    {"exp2_portable", exp2, true, false, false, 0x1p-23, ANY, ANY, 0.84},
-    {"log2_portable", log2, true, false, false, 0x1p-23, ANY, ANY, 0.92},
-    {"rcp_portable", reciprocal, true, false, true, 0x1p-24, ANY, ANY, 0.5},
-    {"tanh_portable", tanh, true, false, false, 0x1p-22, ANY, ANY, 2.4},
+    {"ex2.approx.ftz", exp2, false, true, false, 0x1p-22, ANY, ANY, ANY, 0},
+    {"lg2.approx.ftz", log2, false, true, false, ANY, 0x1p-22, 0x1p-22, ANY, 0},
+    {"rcp.approx.ftz", reciprocal, false, true, true, 0x1p-23, ANY, ANY, ANY, 0},
+    {"tanh.approx", tanh, false, false, false, 0x1p-11, ANY, ANY, ANY, 0},
+    {"exp2_portable", exp2, true, false, false, 0x1p-23, ANY, ANY, 0.88, UINT64_C(0xd1800d040130f75b)},
+    {"log2_portable", log2, true, false, false, 0x1p-23, ANY, ANY, 0.97, UINT64_C(0x1a208f77d582efd5)},
+    {"rcp_portable", reciprocal, true, false, true, 0x1p-24, ANY, ANY, 0.5, UINT64_C(0xd7c46b7097c1ce85)},
+    {"tanh_portable", tanh, true, false, false, 0x1p-22, ANY, ANY, 2.46, UINT64_C(0x54bc5d7d990615a6)},
 };
 
 static uint32_t bits_of(float x)
@@ -195,6 +195,7 @@ void function_check(enum function form, uint32_t first, uint64_t count, const fl
 bool function_holds(enum function form, const struct function_errors *e)
 {
     const struct function_form *f = &function_forms[form];
+    if (f->portable && e->count == UINT64_C(1) << 32 && e->hash != f->hash) return false;
     return e->count > 0 && e->wrong == 0 && e->different == 0 && e->relative.size <= f->relative &&
            e->far.size <= f->far && e->near.size <= f->near && e->ulps.size <= f->ulps;
 }

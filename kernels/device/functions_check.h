@@ -53,6 +53,7 @@ struct function_form {
     bool flushes;   /* subnormal operands count as zero, subnormal results may be zero */
     bool decreases; /* on either side of zero */
     double relative, far, near, ulps; /* documented or stated limits; infinity: none */
+    uint64_t hash;  /* portable: of all 2^32 */
 };
 extern const struct function_form function_forms[NUM_FUNCTIONS];
 
@@ -65,7 +66,8 @@ void function_values(enum function form, uint32_t first, uint32_t count, float *
 void function_check(enum function form, uint32_t first, uint64_t count, const float *results, int threads,
                     struct function_errors *errors);
 
-/* Whether the form does what it is said to: limits kept, special values right; nothing different if it is portable. */
+/* Whether the form does what it is said to: limits kept, special values right; if it is portable, nothing different
+ * and, once all inputs were checked, the hash that every machine gets. */
 bool function_holds(enum function form, const struct function_errors *errors);
 
 #ifdef __cplusplus
