@@ -194,7 +194,7 @@ static inline void watch(struct sim_thread *thread, const void *address, size_t 
     }
     const struct access a = {thread, thread->agent << SIM_INTERVAL_BITS | thread->interval, sim_pack_site(site), site,
                              instruction, write ? ACCESS_WRITE : ACCESS_READ, false};
-    const bool shared = sim_in_window(cluster, address, &rank, &offset);
+    const bool shared = in_window(cluster, address, &rank, &offset);
     if (cluster->watched) {
         check_alignment(&a, address, align);
         if (shared) sim_shared_access(&a, rank, offset, bytes);
@@ -253,7 +253,7 @@ static void watch_async(const struct sim_deed *deed, const void *address, size_t
     struct sim_cluster *cluster = deed->issuer->cta->cluster;
     unsigned rank;
     uint32_t offset;
-    const bool shared = sim_in_window(cluster, address, &rank, &offset);
+    const bool shared = in_window(cluster, address, &rank, &offset);
     if (cluster->watched) {
         const struct access a = {deed->issuer, deed->epoch, sim_pack_site(deed->site), deed->site, deed->instruction,
                                  kind, deed->async_proxy};
@@ -363,7 +363,7 @@ static void check_global(const void *address, const char *instruction, const voi
 {
     unsigned rank;
     uint32_t offset;
-    if (in_stack(sim_self, address) || sim_in_window(sim_self->cta->cluster, address, &rank, &offset))
+    if (in_stack(sim_self, address) || in_window(sim_self->cta->cluster, address, &rank, &offset))
         sim_fail(sim_self, SIM_OUT_OF_BOUNDS, instruction, site, address, "This is no address of global memory.");
 }
 

@@ -16,6 +16,7 @@ struct sim_clock_store {
     char *next;     /* unused bytes of the first block */
     size_t left;
     uint32_t size;  /* of new vectors */
+    uint32_t last_id;
 };
 
 struct block {
@@ -53,6 +54,7 @@ static struct sim_vector *vector_new(struct sim_clock_store *store)
         v->size = store->size;
     }
     v->references = 1;
+    v->id = ++store->last_id;
     return v;
 }
 

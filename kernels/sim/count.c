@@ -43,7 +43,7 @@ void sim_log_access(struct sim_thread *thread, bool write, const void *address, 
     if (!thread->log) thread->log = calloc(1, sizeof *thread->log);
     if (!thread->log) abort();
     struct entry entry = {(uintptr_t)address, sim_pack_site(site), 0, (uint8_t)thread->lane,
-                          sim_in_window(thread->cta->cluster, address, &rank, &offset), write, 0};
+                          in_window(thread->cta->cluster, address, &rank, &offset), write, 0};
     for (; bytes > 0; bytes -= entry.bytes, entry.address += WIDEST) {
         entry.bytes = (uint8_t)(bytes < WIDEST ? bytes : WIDEST);
         append(thread->log, entry);

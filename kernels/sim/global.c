@@ -312,7 +312,7 @@ static bool crowd_conflicts(const struct sim_memory *memory, const struct crowd 
         *rival = (struct rival){{0, crowd->site, wrote}, crowd->cluster != cluster ? crowd->cluster : crowd->other};
         return true;
     }
-    if (sim_readers_seen(a->thread->cta->cluster->watch->global, crowd->set, a, &rival->party)) return false;
+    if (readers_seen(a->thread->cta->cluster->watch->global, crowd->set, a, &rival->party)) return false;
     rival->cluster = 0;
     rival->party.wrote = wrote;
     return true;
@@ -334,7 +334,7 @@ static void join_crowd(const struct sim_memory *memory, struct crowd *crowd, con
 {
     struct readers *readers = a->thread->cta->cluster->watch->global;
     if (!in_launch(memory, crowd->cluster)) *crowd = (struct crowd){0, cluster, 0, a->site};
-    if (crowd->cluster == cluster) crowd->set = sim_readers_add(readers, crowd->set, a);
+    if (crowd->cluster == cluster) crowd->set = readers_add(readers, crowd->set, a);
     else crowd->other = cluster;
 }
 

@@ -140,7 +140,7 @@ static inline void read_cell(const struct access *a, const struct sim_shared *sh
     check_write_seen(a, shared, offset, cell);
     if (a->async_proxy && !sim_has_seen_fenced(a->thread, cell->write))
         fail_fence(a, shared->cta->window + offset, cell);
-    cell->readers = sim_readers_add(shared->cta->cluster->watch->shared, cell->readers, a);
+    cell->readers = readers_add(shared->cta->cluster->watch->shared, cell->readers, a);
 }
 
 static inline void write_cell(const struct access *a, const struct sim_shared *shared, uint32_t offset,
@@ -148,7 +148,7 @@ static inline void write_cell(const struct access *a, const struct sim_shared *s
 {
     struct party other;
     check_write_seen(a, shared, offset, cell);
-    if (!sim_readers_seen(shared->cta->cluster->watch->shared, cell->readers, a, &other))
+    if (!readers_seen(shared->cta->cluster->watch->shared, cell->readers, a, &other))
         sim_fail_conflict(a, shared->cta->window + offset, &other);
     *cell = (struct cell){a->epoch, 0, a->site};
 }
@@ -170,7 +170,7 @@ void sim_shared_access(const struct access *a, unsigned rank, uint32_t offset, s
 {
     struct sim_cluster *cluster = a->thread->cta->cluster;
     struct sim_shared *shared = cluster->ctas[rank].shared;
-    if (sim_readers_full(cluster->watch->shared)) sweep(cluster);
+    if (cluster->watch->shared->count >= cluster->watch->shared->full) sweep(cluster);
     while (bytes > 0) {
         const uint32_t at = offset % PAGE;
         const size_t here = bytes < PAGE - at ? bytes : PAGE - at;
@@ -282,11 +282,7 @@ uint32_t sim_shared_address(const void *pointer)
 
 bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset)
 {
-    const uintptr_t at = (uintptr_t)address - (uintptr_t)cluster->windows;
-    if (at >= (uintptr_t)cluster->num_ctas * SIM_WINDOW) return false;
-    *rank = (unsigned)(at / SIM_WINDOW);
-    *offset = (uint32_t)(at % SIM_WINDOW);
-    return true;
+    return in_window(cluster, address, rank, offset);
 }
 
 void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what, const void *site)

@@ -9,18 +9,32 @@
 struct sim_vector {
     struct sim_vector *free;   /* next in the store's list */
     uint32_t references, size;
+    uint32_t id;               /* of this content or less: unlike that of any other vector, before or after */
     uint32_t at[];             /* seen [size], then fenced [size]; beyond them nothing is seen */
 };
 
 static inline unsigned agent_of(sim_epoch epoch) { return epoch >> SIM_INTERVAL_BITS; }
 static inline uint32_t interval_of(sim_epoch epoch) { return epoch & ((1u << SIM_INTERVAL_BITS) - 1); }
 
+static inline bool vector_has_seen(const struct sim_vector *v, sim_epoch epoch)
+{
+    return v && agent_of(epoch) < v->size && v->at[agent_of(epoch)] >= interval_of(epoch);
+}
+
 /* sim_has_seen, for the paths that every access takes. */
 static inline bool has_seen(const struct sim_thread *thread, sim_epoch epoch)
 {
-    const unsigned agent = agent_of(epoch);
-    const struct sim_vector *v = thread->clock.vector;
-    return agent == thread->agent || (v && agent < v->size && v->at[agent] >= interval_of(epoch));
+    return agent_of(epoch) == thread->agent || vector_has_seen(thread->clock.vector, epoch);
+}
+
+/* ---- shared.c: sim_in_window, for the paths that every access takes ----------------------------------------- */
+
+static inline bool in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset)
+{
+    const uintptr_t at = (uintptr_t)address - (uintptr_t)cluster->windows;
+    *rank = (unsigned)(at / SIM_WINDOW);
+    *offset = (uint32_t)(at % SIM_WINDOW);
+    return at / SIM_WINDOW < cluster->num_ctas;
 }
 
 /* ---- access.c --------------------------------------------------------------------------------------------- */
@@ -54,15 +68,46 @@ _Noreturn void sim_fail_conflict(const struct access *access, const void *addres
 
 /* Sets of epochs, as numbers: who has read a cell since it was written. 0 is the empty set. Sets are lists that share their
  * tails; adding the same epoch to the same set gives the same set, so that a tile read by everybody has few. */
-struct readers;
+enum { READERS_MEMO = 4096 };
+
+struct readers {
+    struct reader { sim_epoch epoch; uint32_t site, rest, moved; } *nodes; /* [0] is the empty set */
+    uint32_t count, capacity;
+    uint32_t full; /* count from which on it is time for a sweep */
+    /* What recent additions gave, and which sets a vector has been found to have seen. */
+    struct added { uint32_t set; sim_epoch epoch; uint32_t site, result; } added[READERS_MEMO];
+    struct passed { uint32_t set, vector; } passed[READERS_MEMO];
+    struct reader *old; /* during a sweep */
+    uint32_t path[SIM_MAX_AGENTS];
+};
+
 struct readers *sim_readers_create(void);
 void sim_readers_destroy(struct readers *readers);
+uint32_t sim_readers_add_new(struct readers *readers, uint32_t set, const struct access *access, struct added *memo);
+bool sim_readers_all_seen(struct readers *readers, uint32_t set, const struct access *access, struct passed *memo,
+                          struct party *other);
+
 /* `set` and this access; without the members that its thread has seen: who is ordered after it is ordered after them. */
-uint32_t sim_readers_add(struct readers *readers, uint32_t set, const struct access *access);
+static inline uint32_t readers_add(struct readers *readers, uint32_t set, const struct access *a)
+{
+    if (readers->nodes[set].epoch == a->epoch) return set;
+    const uint32_t hash = set * 0x9E3779B1u ^ a->epoch * 0x85EBCA6Bu ^ a->site * 0xC2B2AE35u;
+    struct added *memo = &readers->added[hash >> 16 & (READERS_MEMO - 1)];
+    if (memo->set == set && memo->epoch == a->epoch && memo->site == a->site) return memo->result;
+    return sim_readers_add_new(readers, set, a, memo);
+}
+
 /* Has the access' thread seen all members? Else `other` is one that it has not. */
-bool sim_readers_seen(struct readers *readers, uint32_t set, const struct access *access, struct party *other);
-/* More sets than it is good to keep: the owner goes through all that it holds with _keep between these two. */
-bool sim_readers_full(const struct readers *readers);
+static inline bool readers_seen(struct readers *readers, uint32_t set, const struct access *a, struct party *other)
+{
+    if (set == 0) return true;
+    const uint32_t vector = a->thread->clock.vector ? a->thread->clock.vector->id : 0;
+    struct passed *memo = &readers->passed[(set * 0x9E3779B1u ^ vector * 0x85EBCA6Bu) >> 16 & (READERS_MEMO - 1)];
+    if (memo->set == set && memo->vector == vector) return true;
+    return sim_readers_all_seen(readers, set, a, memo, other);
+}
+
+/* Sets that are held nowhere any more go: between these two the owner replaces all that it holds by what _keep gives. */
 void sim_readers_sweep_begin(struct readers *readers);
 uint32_t sim_readers_keep(struct readers *readers, uint32_t set);
 void sim_readers_sweep_end(struct readers *readers);
