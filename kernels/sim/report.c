@@ -61,7 +61,12 @@ static Dwfl *open_dwarf(void)
     return dwfl;
 }
 
-static bool in_device_layer(const char *file) { return !file || strstr(file, "kernels/device/"); }
+/* Its probes, one folder down, are kernels like others. */
+static bool in_device_layer(const char *file)
+{
+    const char *const folder = "kernels/device/", *at = file ? strstr(file, folder) : NULL;
+    return !file || (at && !strchr(at + strlen(folder), '/'));
+}
 
 /* Where the function that holds this inlined scope calls it. */
 static const char *call_of(Dwarf_Die *cu, Dwarf_Die *scope, int *line)
