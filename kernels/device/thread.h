@@ -115,7 +115,7 @@ DEVICE void sync_warp(uint32_t members)
 
 /* "shfl.sync", sm_80. The value of another lane: of lane `operand` (idx), of the lane `operand` below (up) or above
  * (down), of lane ^ operand (xor), within segments of `width` lanes, a power of two. A lane outside of the segment: the
- * own value (idx: taken modulo width). Lanes read from are members. */
+ * own value; but idx takes it modulo width, and xor may reach into a lower segment. Lanes read from are members. */
 DEVICE uint32_t shfl_idx(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
 {
 #if ON_CHIP
