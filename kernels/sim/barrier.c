@@ -85,8 +85,8 @@ static _Noreturn void fail_place(const struct barrier *b, const char *instructio
     int line;
     sim_locate(other_site, file, sizeof file, &line);
     sim_fail(sim_self, SIM_DIVERGED, instruction, site, NULL,
-             "Other threads of the %s came to this barrier at %s:%d; all must execute the same instruction.",
-             b->expected == EVERYBODY ? "CTA" : "warp", file[0] ? file : "another place", line);
+             "other threads of the %s came to this barrier at %s:%d; all must execute the same instruction",
+             b->expected == EVERYBODY ? "CTA" : "warp", file, line);
 }
 
 /* The running thread may come to barrier `id`, for `expected` threads. */
@@ -95,16 +95,18 @@ static void check_arrival(const struct barrier *b, unsigned id, unsigned expecte
 {
     struct sim_thread *self = sim_self;
     const unsigned w = self->warp->index;
+    const uint32_t elsewhere = self->warp->at_barrier & ~b->lanes[w];
     sim_check_converged(self, instruction, site);
+    if (elsewhere) sim_fail_elsewhere(self, instruction, site, &self->warp->lanes[__builtin_ctz(elsewhere)]);
     if (!b->open) return;
     if (b->expected != expected)
         sim_fail(self, SIM_BARRIER_COUNT, instruction, site, NULL,
-                 "It expects %u threads at barrier %u, where %s of thread (%u, %u, %u) expects %u.",
+                 "it expects %u threads at barrier %u, where %s of thread (%u, %u, %u) expects %u",
                  expected ? expected : self->cta->num_threads, id, b->instruction, b->thread->index[0],
                  b->thread->index[1], b->thread->index[2], b->expected ? b->expected : self->cta->num_threads);
     if (b->lanes[w] >> self->lane & 1)
         sim_fail(self, SIM_BARRIER_COUNT, instruction, site, NULL,
-                 "The thread comes to barrier %u again before the barrier is complete: %u of %u threads have come.",
+                 "the thread comes to barrier %u again before the barrier is complete: %u of %u threads have come",
                  id, b->arrived, expected);
     if (b->lanes[w] && !sim_same_place(b->sites[w], site)) fail_place(b, instruction, site, b->sites[w]);
     if (expected == EVERYBODY && !sim_same_place(b->site, site)) fail_place(b, instruction, site, b->site);
@@ -147,13 +149,13 @@ static void arrive(unsigned id, unsigned expected, bool wait, const void *site)
 static void check_name(unsigned id, unsigned threads, const char *instruction, const void *site)
 {
     if (id >= SIM_NAMED_BARRIERS)
-        sim_fail(sim_self, SIM_BAD_OPERAND, instruction, site, NULL, "Barrier %u: a CTA has barriers 0 to 15.", id);
+        sim_fail(sim_self, SIM_BAD_OPERAND, instruction, site, NULL, "barrier %u: a CTA has barriers 0 to 15", id);
     if (!threads || threads % SIM_WARP)
         sim_fail(sim_self, SIM_BAD_OPERAND, instruction, site, NULL,
-                 "Barrier %u is to expect %u threads; it counts whole warps, a multiple of 32.", id, threads);
+                 "barrier %u is to expect %u threads; it counts whole warps, a multiple of 32", id, threads);
     if (threads > sim_self->cta->num_warps * SIM_WARP)
         sim_fail(sim_self, SIM_BARRIER_COUNT, instruction, site, NULL,
-                 "Barrier %u is to expect %u threads; the CTA has %u.", id, threads, sim_self->cta->num_threads);
+                 "barrier %u is to expect %u threads; the CTA has %u", id, threads, sim_self->cta->num_threads);
 }
 
 void sim_sync_threads(void)
@@ -233,7 +235,7 @@ void sim_cluster_arrive(bool relaxed)
     sim_require_sm_90(name, SIM_SITE);
     if (self->cluster_arrivals != self->cluster_waits)
         sim_fail(self, SIM_BARRIER_COUNT, name, SIM_SITE, NULL,
-                 "The thread has not waited since it last arrived at the cluster's barrier.");
+                 "the thread has not waited since it last arrived at the cluster's barrier");
     ++self->cluster_arrivals;
     ++cluster->barrier->arrived;
     if (!relaxed) sim_release(self, &cluster->barrier->clocks[cluster->barrier->phase % 2]);
@@ -247,7 +249,7 @@ void sim_cluster_wait(void)
     sim_require_sm_90(cluster_wait, SIM_SITE);
     if (self->cluster_arrivals == self->cluster_waits)
         sim_fail(self, SIM_BARRIER_COUNT, cluster_wait, SIM_SITE, NULL,
-                 "The thread has not arrived at the cluster's barrier.");
+                 "the thread has not arrived at the cluster's barrier");
     while (barrier->phase < self->cluster_arrivals) sim_wait(cluster_wait, NULL, SIM_SITE);
     self->wait_what = NULL;
     sim_acquire(self, &barrier->clocks[self->cluster_waits++ % 2]);
@@ -264,7 +266,7 @@ void sim_barriers_exit(struct sim_thread *thread)
     const unsigned w = thread->warp->index;
     if (thread->cluster_arrivals != thread->cluster_waits)
         sim_fail(thread, SIM_LEFT_PENDING, "barrier.cluster.arrive", NULL, NULL,
-                 "The thread ends without a wait for the cluster's barrier, at which it has arrived.");
+                 "the thread ends without a wait for the cluster's barrier, at which it has arrived");
     for (unsigned i = 0; i < SIM_NAMED_BARRIERS; ++i) {
         struct barrier *b = &cta->barriers->numbers[i];
         if (!b->open) continue;
@@ -282,6 +284,6 @@ void sim_barriers_finish(struct sim_cta *cta)
         const struct barrier *b = &cta->barriers->numbers[i];
         if (b->open)
             sim_fail(b->thread, SIM_LEFT_PENDING, b->instruction, b->site, NULL,
-                     "The CTA ends with %u of %u threads at barrier %u.", b->arrived, b->expected, i);
+                     "the CTA ends with %u of %u threads at barrier %u", b->arrived, b->expected, i);
     }
 }

@@ -31,26 +31,19 @@ bool sim_same_place(const void *site, const void *other_site)
     int line, other_line;
     sim_locate(site, file, sizeof file, &line);
     sim_locate(other_site, other_file, sizeof other_file, &other_line);
-    return file[0] && line == other_line && strcmp(file, other_file) == 0;
+    return line > 0 && line == other_line && strcmp(file, other_file) == 0;
 }
 
-static void describe_site(const void *site, char *text, size_t bytes)
+void sim_fail_elsewhere(struct sim_thread *thread, const char *instruction, const void *site,
+                        const struct sim_thread *other)
 {
-    char file[128];
+    char place[160] = "", file[128];
     int line;
-    sim_locate(site, file, sizeof file, &line);
-    if (file[0]) snprintf(text, bytes, " at %s:%d", file, line);
-    else text[0] = '\0';
-}
-
-static _Noreturn void fail_elsewhere(struct sim_thread *thread, const char *instruction, const void *site,
-                                     const struct sim_thread *other, const char *what, const void *other_site)
-{
-    char place[160];
-    describe_site(other_site, place, sizeof place);
+    sim_locate(other->wait_site, file, sizeof file, &line);
+    if (line > 0) snprintf(place, sizeof place, " at %s:%d", file, line);
     sim_fail(thread, SIM_DIVERGED, instruction, site, NULL,
-             "Thread (%u, %u, %u) waits in %s%s for this one to come there; all must execute the same instruction.",
-             other->index[0], other->index[1], other->index[2], what, place);
+             "thread (%u, %u, %u) waits in %s%s for this one to come there; all must execute the same instruction",
+             other->index[0], other->index[1], other->index[2], other->wait_what, place);
 }
 
 static bool is_same(const struct sim_meeting *meeting, const struct sim_meeting *wanted)
@@ -60,14 +53,15 @@ static bool is_same(const struct sim_meeting *meeting, const struct sim_meeting 
            (wanted->places == ANY_PLACE || sim_same_place(meeting->site, wanted->site));
 }
 
-/* Lanes of the warp that wait for this thread in a collective of theirs, though it is at another. */
-static void check_warp(struct sim_thread *thread, const char *instruction, const void *site)
+/* Lanes of the warp that wait for this thread in a collective of theirs, though it is at another, perhaps `own`. */
+static void check_warp(struct sim_thread *thread, const struct sim_meeting *own, const char *instruction,
+                       const void *site)
 {
     struct sim_warp *warp = thread->warp;
     for (uint32_t left = warp->meeting; left; left &= left - 1) {
         const struct sim_thread *other = &warp->lanes[__builtin_ctz(left)];
-        if (other->meeting->members >> thread->lane & 1)
-            fail_elsewhere(thread, instruction, site, other, other->meeting->instruction, other->meeting->site);
+        if (other->meeting != own && other->meeting->members >> thread->lane & 1)
+            sim_fail_elsewhere(thread, instruction, site, other);
     }
 }
 
@@ -85,11 +79,11 @@ static struct sim_thread *in_meeting(struct sim_thread *threads, unsigned n, con
 
 void sim_check_converged(struct sim_thread *thread, const char *instruction, const void *site)
 {
-    if (thread->warp->meeting) check_warp(thread, instruction, site);
+    if (thread->warp->meeting) check_warp(thread, NULL, instruction, site);
     const struct sim_meeting *group = first_of_group(thread->warp)->group_meeting;
     if (!group) return;
     const struct sim_thread *other = in_meeting(thread->warp->lanes, thread->warp->num_lanes, group);
-    if (other) fail_elsewhere(thread, instruction, site, other, group->instruction, group->site);
+    if (other) sim_fail_elsewhere(thread, instruction, site, other);
 }
 
 /* Members that wait at a barrier of the CTA, which opens for whole warps. */
@@ -97,27 +91,22 @@ static void check_barriers(struct sim_thread *self, const struct sim_meeting *wa
 {
     const uint32_t at_barrier = self->warp->at_barrier & wanted->members;
     if (!at_barrier) return;
-    const struct sim_thread *other = &self->warp->lanes[__builtin_ctz(at_barrier)];
-    fail_elsewhere(self, wanted->instruction, wanted->site, other, other->wait_what, other->wait_site);
+    sim_fail_elsewhere(self, wanted->instruction, wanted->site, &self->warp->lanes[__builtin_ctz(at_barrier)]);
 }
 
 /* The meeting of these members that is already open: NULL, if there is none. */
 static struct sim_meeting *find(struct sim_thread *self, const struct sim_meeting *wanted)
 {
     struct sim_warp *warp = self->warp;
-    const uint32_t others = warp->meeting & wanted->members;
-    if (!others) {
-        sim_check_converged(self, wanted->instruction, wanted->site);
-        return NULL;
-    }
-    struct sim_meeting *likely = warp->lanes[__builtin_ctz(others)].meeting;
-    if (is_same(likely, wanted)) return likely;
-    for (uint32_t left = others & (others - 1); left; left &= left - 1) {
+    struct sim_meeting *found = NULL;
+    uint32_t left = warp->meeting & wanted->members;
+    for (; left && !found; left &= left - 1) {
         struct sim_meeting *meeting = warp->lanes[__builtin_ctz(left)].meeting;
-        if (is_same(meeting, wanted)) return meeting;
+        if (is_same(meeting, wanted)) found = meeting;
     }
-    check_warp(self, wanted->instruction, wanted->site);
-    return NULL;
+    if (!found) sim_check_converged(self, wanted->instruction, wanted->site);
+    else if (left & ~found->arrived) check_warp(self, found, wanted->instruction, wanted->site);
+    return found;
 }
 
 /* Lanes that the meeting still waits for. */
@@ -154,10 +143,10 @@ static void meet(struct sim_meeting *wanted, void *args)
     struct sim_warp *warp = self->warp;
     if (!(wanted->members >> self->lane & 1))
         sim_fail(self, SIM_DIVERGED, wanted->instruction, wanted->site, NULL,
-                 "The member mask 0x%08x lacks lane %u, which executes it.", wanted->members, self->lane);
+                 "the member mask 0x%08x lacks lane %u, which executes it", wanted->members, self->lane);
     if (wanted->exits == EXITS_FAIL && (wanted->members & warp->exited))
         sim_fail(self, SIM_DIVERGED, wanted->instruction, wanted->site, NULL,
-                 "The whole warp must execute it; lanes 0x%08x have exited or are not there.",
+                 "the whole warp must execute it; lanes 0x%08x have exited or are not there",
                  wanted->members & warp->exited);
     check_barriers(self, wanted);
     struct sim_meeting *meeting = find(self, wanted);
@@ -204,18 +193,17 @@ static void check_group(struct sim_thread *self, struct sim_warp *first, const s
     const char *instruction = wanted->instruction;
     if (first->index * SIM_WARP + SIM_WARPGROUP > self->cta->num_threads)
         sim_fail(self, SIM_DIVERGED, instruction, wanted->site, NULL,
-                 "Four whole warps must execute it; the last warpgroup of this CTA has fewer.");
+                 "four whole warps must execute it; the last warpgroup of this CTA has fewer");
     for (unsigned w = 0; w < SIM_WARPGROUP / SIM_WARP; ++w)
         if (first[w].exited)
             sim_fail(self, SIM_DIVERGED, instruction, wanted->site, NULL,
-                     "Four whole warps must execute it; lanes 0x%08x of warp %u have exited.", first[w].exited,
+                     "four whole warps must execute it; lanes 0x%08x of warp %u have exited", first[w].exited,
                      first[w].index);
     check_barriers(self, wanted);
-    if (self->warp->meeting) check_warp(self, instruction, wanted->site);
+    if (self->warp->meeting) check_warp(self, NULL, instruction, wanted->site);
     const struct sim_meeting *meeting = first->group_meeting;
     if (meeting && !is_same(meeting, wanted))
-        fail_elsewhere(self, instruction, wanted->site, in_meeting(first->lanes, SIM_WARPGROUP, meeting),
-                       meeting->instruction, meeting->site);
+        sim_fail_elsewhere(self, instruction, wanted->site, in_meeting(first->lanes, SIM_WARPGROUP, meeting));
 }
 
 void sim_collect_warpgroup(const char *instruction, const void *site, void *args,
@@ -242,7 +230,7 @@ void sim_collect_warpgroup(const char *instruction, const void *site, void *args
 static _Noreturn void fail_absent(struct sim_thread *waiting, const struct sim_thread *exited)
 {
     sim_fail(waiting, SIM_DIVERGED, waiting->meeting->instruction, waiting->meeting->site, NULL,
-             "Thread (%u, %u, %u), which must execute it too, has exited.", exited->index[0], exited->index[1],
+             "thread (%u, %u, %u), which must execute it too, has exited", exited->index[0], exited->index[1],
              exited->index[2]);
 }
 
@@ -319,7 +307,7 @@ static void run_shfl(struct sim_warp *warp, void *const args[SIM_WARP])
         const unsigned source = source_lane(s, lane);
         if (!args[source])
             sim_fail(&warp->lanes[lane], SIM_DIVERGED, "shfl", s->site, NULL,
-                     "It reads the value of lane %u, which does not take part.", source);
+                     "it reads the value of lane %u, which does not take part", source);
         s->value = values[source];
     }
 }
@@ -330,7 +318,7 @@ uint32_t sim_shfl(enum sim_shuffle kind, uint32_t members, uint32_t value, unsig
     struct sim_meeting wanted = {"shfl", shuffle.site, members, 0, 0, EXITS_PASS, ONE_PLACE, run_shfl};
     if (!width || width > SIM_WARP || (width & (width - 1)))
         sim_fail(sim_self, SIM_BAD_OPERAND, "shfl", shuffle.site, NULL,
-                 "Its width is %u; it must be a power of two, at most 32.", width);
+                 "its width is %u; it must be a power of two, at most 32", width);
     meet(&wanted, &shuffle);
     return shuffle.value;
 }

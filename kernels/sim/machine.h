@@ -190,6 +190,9 @@ void sim_describe_meeting(const struct sim_thread *thread, char *text, size_t by
 void sim_describe_barrier(const struct sim_thread *thread, char *text, size_t bytes); /* barrier.c */
 /* The thread comes to an instruction that all of its warp must execute: SIM_DIVERGED if lanes wait for it elsewhere. */
 void sim_check_converged(struct sim_thread *thread, const char *instruction, const void *site);
+/* SIM_DIVERGED: `other` waits for the thread, which is at another instruction. */
+_Noreturn void sim_fail_elsewhere(struct sim_thread *thread, const char *instruction, const void *site,
+                                  const struct sim_thread *other);
 /* The same instruction of the source: compilers may have copied it. */
 bool sim_same_place(const void *site, const void *other_site);
 

@@ -34,7 +34,7 @@ unsigned sim_cluster_size(void)
 void sim_require_sm_90(const char *instruction, const void *site)
 {
     if (sim_options_of(sim_self->cta->cluster)->generation < SIM_SM_90)
-        sim_fail(sim_self, SIM_WRONG_GENERATION, instruction, site, NULL, "%s needs sm_90; this GPU is sm_80.",
+        sim_fail(sim_self, SIM_WRONG_GENERATION, instruction, site, NULL, "%s needs sm_90; this GPU is sm_80",
                  instruction);
 }
 
@@ -46,15 +46,15 @@ void *sim_cluster_map(const void *pointer, unsigned rank)
     uint32_t offset;
     sim_require_sm_90(name, SIM_SITE);
     if (rank >= cluster->num_ctas)
-        sim_fail(sim_self, SIM_BAD_OPERAND, name, SIM_SITE, NULL, "Rank %u of a cluster of %u CTAs.", rank,
+        sim_fail(sim_self, SIM_BAD_OPERAND, name, SIM_SITE, NULL, "rank %u of a cluster of %u CTAs", rank,
                  cluster->num_ctas);
     if (!sim_in_window(cluster, pointer, &own_rank, &offset) || own_rank != sim_self->cta->rank)
         sim_fail(sim_self, SIM_BAD_OPERAND, name, SIM_SITE, pointer,
-                 "The address to map is not in this CTA's shared memory.");
+                 "the address to map is not in this CTA's shared memory");
     return cluster->ctas[rank].window + offset;
 }
 
 void sim_trap(void)
 {
-    sim_fail(sim_self, SIM_TRAP, "trap", SIM_SITE, NULL, "The kernel stopped itself.");
+    sim_fail(sim_self, SIM_TRAP, "trap", SIM_SITE, NULL, "the kernel stopped itself");
 }

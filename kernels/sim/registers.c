@@ -19,6 +19,7 @@ enum {
 struct sim_register_pool {
     unsigned free;
     unsigned wanted[MAX_GROUPS]; /* a thread, by the warpgroup that waits; 0: it does not */
+    char what[MAX_GROUPS][48];   /* it waits for */
 };
 
 unsigned sim_registers_of_bounds(unsigned max_threads, unsigned min_blocks)
@@ -74,10 +75,10 @@ static void check_request(struct sim_thread *thread, const struct request *r)
 {
     if (r->registers < LEAST_SET || r->registers > MOST_SET || r->registers % STEP)
         sim_fail(thread, SIM_BAD_OPERAND, r->instruction, r->site, NULL,
-                 "%u registers; setmaxnreg takes multiples of 8 from 24 to 256.", r->registers);
+                 "%u registers; setmaxnreg takes multiples of 8 from 24 to 256", r->registers);
     if (r->increase ? r->registers < thread->registers : r->registers > thread->registers)
         sim_fail(thread, SIM_BAD_OPERAND, r->instruction, r->site, NULL,
-                 "The thread has %u registers; %s cannot make %u of them.", thread->registers, r->instruction,
+                 "the thread has %u registers; %s cannot make %u of them", thread->registers, r->instruction,
                  r->registers);
     const unsigned num_threads = thread->cta->num_threads, others = num_threads - SIM_WARPGROUP;
     const struct sim_launch *launch = thread->cta->cluster->launch;
@@ -85,25 +86,29 @@ static void check_request(struct sim_thread *thread, const struct request *r)
     if (r->registers * SIM_WARPGROUP + others * LEAST_SET > all)
         sim_fail(thread, SIM_LIMIT, r->instruction, r->site, NULL,
                  "%u registers for each thread of the warpgroup: the CTA has %u in all and the other threads keep at "
-                 "least 24 each.", r->registers, all);
+                 "least 24 each", r->registers, all);
 }
 
 static void run_request(struct sim_warp *first, void *const args[SIM_WARPGROUP])
 {
     struct sim_cta *cta = first->cta;
+    struct sim_register_pool *pool = cta->pool;
+    const unsigned group = first->index * SIM_WARP / SIM_WARPGROUP;
     const struct request *request = args[0];
     for (unsigned i = 0; i < SIM_WARPGROUP; ++i) {
         const struct request *r = args[i];
         if (r->registers != request->registers)
             sim_fail(&first->lanes[i], SIM_DIVERGED, r->instruction, r->site, NULL,
-                     "It asks for %u registers, another thread of its warpgroup for %u.", r->registers,
+                     "it asks for %u registers, another thread of its warpgroup for %u", r->registers,
                      request->registers);
     }
     check_request(first->lanes, request);
     if (request->increase) {
-        cta->pool->wanted[first->index * SIM_WARP / SIM_WARPGROUP] = request->registers;
+        pool->wanted[group] = request->registers;
+        snprintf(pool->what[group], sizeof pool->what[group], "%s of %u registers", request->instruction,
+                 (request->registers - first->lanes->registers) * SIM_WARPGROUP);
     } else {
-        cta->pool->free += (first->lanes->registers - request->registers) * SIM_WARPGROUP;
+        pool->free += (first->lanes->registers - request->registers) * SIM_WARPGROUP;
         set_group(first->lanes, request->registers);
     }
     hand_out(cta);
@@ -116,8 +121,9 @@ void sim_setmaxnreg(bool increase, unsigned registers)
     sim_require_sm_90(request.instruction, request.site);
     if (!self->cta->cluster->launch->min_blocks)
         sim_fail(self, SIM_LIMIT, request.instruction, request.site, NULL,
-                 "The kernel's launch bounds do not say how many registers its threads begin with: KERNEL(max_threads, "
-                 "min_blocks) must give min_blocks.");
+                 "the kernel's launch bounds do not say how many registers its threads begin with: KERNEL(max_threads, "
+                 "min_blocks) must give min_blocks");
     sim_collect_warpgroup(request.instruction, request.site, &request, run_request);
-    while (self->registers < registers) sim_wait(request.instruction, NULL, request.site);
+    while (self->registers < registers)
+        sim_wait(self->cta->pool->what[self->linear / SIM_WARPGROUP], NULL, request.site);
 }

@@ -193,20 +193,22 @@ static void append_group(struct text *text, const struct sim_thread *first)
 {
     const struct sim_cta *cta = first->cta;
     const struct sim_cluster *cluster = cta->cluster;
-    const char *separator = "thread";
+    const char *separator = "thread ";
+    for (unsigned i = first->linear + 1; i < cta->num_threads; ++i)
+        if (same_wait(first, &cta->threads[i])) separator = "threads ";
     for (unsigned i = first->linear; i < cta->num_threads; ++i) {
         if (!same_wait(first, &cta->threads[i])) continue;
         unsigned last = i;
         while (last + 1 < cta->num_threads && same_wait(first, &cta->threads[last + 1])) ++last;
-        append(text, last > i ? "%ss %u-%u" : "%s %u", separator, i, last);
-        separator = ",";
+        append(text, last > i ? "%s%u-%u" : "%s%u", separator, i, last);
+        separator = ", ";
         i = last;
     }
     if (cluster->num_ctas > 1) append(text, " of CTA %u", cta->rank);
     char file[128];
     int line;
     sim_locate(first->wait_site, file, sizeof file, &line);
-    if (file[0]) append(text, " wait at %s:%d", file, line);
+    if (line > 0) append(text, " wait at %s:%d", file, line);
     append(text, " for %s", first->wait_what);
     if (first->wait_object) {
         char place[128];
@@ -239,7 +241,7 @@ static _Noreturn void report_deadlock(struct sim_cluster *cluster)
     char instruction[48]; /* the first word */
     snprintf(instruction, sizeof instruction, "%.*s", (int)strcspn(culprit->wait_what, " "), culprit->wait_what);
     sim_fail(culprit, SIM_DEADLOCK, instruction, culprit->wait_site, culprit->wait_object,
-             "Nobody can go on: %s.", list);
+             "nobody can go on: %s", list);
 }
 
 /* ---- the game ----------------------------------------------------------------------------------------------- */
