@@ -36,6 +36,9 @@ _SIM_FLAGS = [
     "-fno-sanitize=address",
     "-fsanitize=thread",
     "--param=tsan-instrument-func-entry-exit=0",
+    "-fno-builtin-memcpy",
+    "-fno-builtin-memmove",
+    "-fno-builtin-memset",
     "-Wno-psabi",
 ]
 

@@ -18,6 +18,10 @@
 #define ON_CHIP 0
 #include "kernels/sim/calls.h"
 #define DEVICE static inline __attribute__((always_inline))
+/* What a kernel copies by name is watched like its other accesses (with -fno-builtin-memcpy and so on). */
+extern "C" void *memcpy(void *to, const void *from, size_t bytes) noexcept __asm__("sim_memcpy");
+extern "C" void *memmove(void *to, const void *from, size_t bytes) noexcept __asm__("sim_memmove");
+extern "C" void *memset(void *to, int value, size_t bytes) noexcept __asm__("sim_memset");
 #endif
 
 /* An instruction that needs sm_90a, in a file that is compiled for sm_80 as well. */

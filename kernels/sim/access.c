@@ -321,6 +321,21 @@ void sim_fail_conflict(const struct access *a, const void *address, const struct
              line, other->wrote ? "writes" : "reads");
 }
 
+void sim_fail_fence(const struct access *a, const void *address, const struct party *other)
+{
+    const struct sim_cluster *cluster = a->thread->cta->cluster;
+    const unsigned agent = agent_of(other->epoch);
+    const struct sim_thread *writer = agent < cluster->num_threads ? &cluster->threads[agent]
+                                                                   : cluster->watch->async[interval_of(other->epoch)].issuer;
+    char file[128];
+    int line;
+    sim_locate(sim_unpack_site(other->site), file, sizeof file, &line);
+    sim_fail(a->thread, SIM_MISSING_PROXY_FENCE, a->instruction, a->pc, address,
+             "Thread (%u, %u, %u) wrote these bytes through the generic proxy at %s:%d and did not execute "
+             "fence.proxy.async before it handed them over.",
+             writer->index[0], writer->index[1], writer->index[2], file, line);
+}
+
 /* ---- a cluster's run ---------------------------------------------------------------------------------------- */
 
 void sim_watch_begin(struct sim_cluster *cluster)
@@ -381,6 +396,32 @@ void sim_store_global_16(void *address, const void *value)
     watch(sim_self, value, 16, 1, false, "st.global.v4", SIM_SITE);
     watch(sim_self, address, 16, 16, true, "st.global.v4", SIM_SITE);
     memcpy(address, value, 16);
+}
+
+/* The names that kernels/device/machine.h gives to memcpy, memmove and memset. Host code calls them too. */
+static void watch_block(const void *address, size_t bytes, bool write, const char *instruction, const void *site)
+{
+    if (sim_self && bytes > 0) watch(sim_self, address, bytes, 1, write, instruction, site);
+}
+
+void *sim_memcpy(void *to, const void *from, size_t bytes)
+{
+    watch_block(from, bytes, false, "memcpy", SIM_SITE);
+    watch_block(to, bytes, true, "memcpy", SIM_SITE);
+    return memcpy(to, from, bytes);
+}
+
+void *sim_memmove(void *to, const void *from, size_t bytes)
+{
+    watch_block(from, bytes, false, "memmove", SIM_SITE);
+    watch_block(to, bytes, true, "memmove", SIM_SITE);
+    return memmove(to, from, bytes);
+}
+
+void *sim_memset(void *to, int value, size_t bytes)
+{
+    watch_block(to, bytes, true, "memset", SIM_SITE);
+    return memset(to, value, bytes);
 }
 
 /* ---- what g++ -fsanitize=thread calls ----------------------------------------------------------------------- */

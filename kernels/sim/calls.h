@@ -53,6 +53,11 @@ float sim_tanh_approx(float x);
 void sim_load_global_16(void *value, const void *address);
 void sim_store_global_16(void *address, const void *value);
 
+/* Copies by name, of any memory. */
+void *sim_memcpy(void *to, const void *from, size_t bytes);
+void *sim_memmove(void *to, const void *from, size_t bytes);
+void *sim_memset(void *to, int value, size_t bytes);
+
 /* cp.async: `bytes` 4, 8 or 16, the first `source_bytes` from global memory, zeros after them. */
 void sim_cp_async(void *shared, const void *global, unsigned bytes, unsigned source_bytes);
 void sim_cp_async_commit(void);

@@ -402,6 +402,11 @@ static void watch_cells(const struct sim_memory *memory, const struct access *a,
             unlock(page);
             fail_rival(memory, a, (const void *)(byte > address ? byte : address), &rival);
         }
+        if (a->kind == ACCESS_READ && a->async_proxy && cell->writer == cluster &&
+            !sim_has_seen_fenced(a->thread, cell->write)) {
+            unlock(page);
+            sim_fail_fence(a, (const void *)address, &(struct party){cell->write, cell->site, true});
+        }
         record(memory, cell, a, cluster);
     }
     for (size_t i = at; a->kind != ACCESS_READ && i < at + bytes; i++)
@@ -509,7 +514,7 @@ enum sim_rule sim_check_written(struct sim_gpu *gpu)
                 break;
             }
     }
-    if (lowest == UINTPTR_MAX) return SIM_CLEAN;
+    if (lowest == UINTPTR_MAX || gpu->options.unwatched) return SIM_CLEAN;
     struct sim_report *report = &gpu->report;
     *report = (struct sim_report){.rule = SIM_NOT_WRITTEN};
     if (!sim_global_describe(gpu->memory, (const void *)lowest, report->address, sizeof report->address))

@@ -109,20 +109,6 @@ static _Noreturn void fail_outside(const struct access *a, const struct sim_shar
              "This byte of shared memory belongs to no allocation.");
 }
 
-static _Noreturn void fail_fence(const struct access *a, const void *address, const struct cell *cell)
-{
-    const struct sim_cluster *cluster = a->thread->cta->cluster;
-    char file[128];
-    int line;
-    sim_locate(sim_unpack_site(cell->site), file, sizeof file, &line);
-    const unsigned agent = agent_of(cell->write);
-    const struct sim_thread *writer = agent < cluster->num_threads ? &cluster->threads[agent] : a->thread;
-    sim_fail(a->thread, SIM_MISSING_PROXY_FENCE, a->instruction, a->pc, address,
-             "Thread (%u, %u, %u) wrote these bytes through the generic proxy at %s:%d and did not execute "
-             "fence.proxy.async before it handed them over.",
-             writer->index[0], writer->index[1], writer->index[2], file, line);
-}
-
 static inline void check_write_seen(const struct access *a, const struct sim_shared *shared, uint32_t offset,
                                     const struct cell *cell)
 {
@@ -139,7 +125,7 @@ static inline void read_cell(const struct access *a, const struct sim_shared *sh
                  "Nobody has written this byte of shared memory.");
     check_write_seen(a, shared, offset, cell);
     if (a->async_proxy && !sim_has_seen_fenced(a->thread, cell->write))
-        fail_fence(a, shared->cta->window + offset, cell);
+        sim_fail_fence(a, shared->cta->window + offset, &(struct party){cell->write, cell->site, true});
     cell->readers = readers_add(shared->cta->cluster->watch->shared, cell->readers, a);
 }
 
