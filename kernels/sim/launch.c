@@ -13,6 +13,7 @@
 #include "kernels/sim/schedule.h"
 
 enum {
+    MAX_WORKERS = 256,
     MAX_CLUSTER = 8,          /* CTAs, without opting in to more */
     LEAST_REGISTERS = 24,     /* that a thread can do with */
     SHARED_SM_80 = 163 * 1024, /* bytes a CTA may opt in to */
@@ -20,8 +21,10 @@ enum {
     POISON = 0xff             /* as float and bf16: NaN */
 };
 
-/* What a host thread keeps from cluster to cluster and from launch to launch. */
-struct sim_worker {
+/* What a host thread runs clusters with. Stacks and windows cost more to make than a small launch takes, so that
+ * workers stay with the process: a launch borrows as many as it needs. */
+struct worker {
+    struct worker *next; /* of the idle ones */
     struct sim_stacks *stacks;
     struct sim_schedule *schedule;
     struct sim_cluster cluster;
@@ -52,42 +55,6 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-static void worker_free(struct sim_worker *worker)
-{
-    sim_stacks_destroy(worker->stacks);
-    sim_schedule_destroy(worker->schedule);
-    free(worker->cluster.ctas);
-    free(worker->cluster.warps);
-    free(worker->cluster.threads);
-    if (worker->windows) munmap(worker->windows, (size_t)(worker->windows_capacity + 1) * SIM_WINDOW);
-}
-
-static void workers_free(struct sim_gpu *gpu)
-{
-    for (unsigned i = 0; i < gpu->num_workers; ++i) worker_free(&gpu->workers[i]);
-    free(gpu->workers);
-    gpu->workers = NULL;
-    gpu->num_workers = 0;
-}
-
-static bool workers_make(struct sim_gpu *gpu, unsigned n)
-{
-    if (n <= gpu->num_workers) return true;
-    workers_free(gpu);
-    gpu->workers = calloc(n, sizeof *gpu->workers);
-    if (!gpu->workers) return false;
-    gpu->num_workers = n;
-    for (unsigned i = 0; i < n; ++i) {
-        gpu->workers[i].stacks = sim_stacks_create();
-        gpu->workers[i].schedule = sim_schedule_create();
-        if (!gpu->workers[i].stacks || !gpu->workers[i].schedule) {
-            workers_free(gpu);
-            return false;
-        }
-    }
-    return true;
-}
-
 struct sim_gpu *sim_gpu_create(const struct sim_options *options)
 {
     struct sim_gpu *gpu = calloc(1, sizeof *gpu);
@@ -104,7 +71,6 @@ struct sim_gpu *sim_gpu_create(const struct sim_options *options)
 void sim_gpu_destroy(struct sim_gpu *gpu)
 {
     if (!gpu) return;
-    workers_free(gpu);
     sim_memory_destroy(gpu->memory);
     free(gpu);
 }
@@ -197,6 +163,53 @@ static enum sim_rule check_sizes(struct sim_gpu *gpu, const struct sim_launch *l
     return SIM_CLEAN;
 }
 
+/* ---- workers ------------------------------------------------------------------------------------------------ */
+
+static pthread_mutex_t idle_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct worker *idle_workers;
+
+static void free_worker(struct worker *worker)
+{
+    sim_stacks_destroy(worker->stacks);
+    sim_schedule_destroy(worker->schedule);
+    free(worker);
+}
+
+static struct worker *make_worker(void)
+{
+    struct worker *worker = calloc(1, sizeof *worker);
+    if (!worker) return NULL;
+    worker->stacks = sim_stacks_create();
+    worker->schedule = sim_schedule_create();
+    if (worker->stacks && worker->schedule) return worker;
+    free_worker(worker);
+    return NULL;
+}
+
+static void return_workers(struct worker **workers, unsigned n)
+{
+    pthread_mutex_lock(&idle_mutex);
+    for (unsigned i = n; i-- > 0;) {
+        workers[i]->next = idle_workers;
+        idle_workers = workers[i];
+    }
+    pthread_mutex_unlock(&idle_mutex);
+}
+
+/* How many of n there are memory for. */
+static unsigned borrow_workers(struct worker **workers, unsigned n)
+{
+    unsigned borrowed = 0;
+    pthread_mutex_lock(&idle_mutex);
+    for (; borrowed < n && idle_workers; ++borrowed) {
+        workers[borrowed] = idle_workers;
+        idle_workers = idle_workers->next;
+    }
+    pthread_mutex_unlock(&idle_mutex);
+    while (borrowed < n && (workers[borrowed] = make_worker())) ++borrowed;
+    return borrowed;
+}
+
 /* ---- one cluster -------------------------------------------------------------------------------------------- */
 
 /* An array of at least n elements, contents lost; false: no memory. */
@@ -209,7 +222,7 @@ static bool reserve(void **array, unsigned *capacity, unsigned n, size_t element
     return *array != NULL;
 }
 
-static bool reserve_windows(struct sim_worker *worker, unsigned n)
+static bool reserve_windows(struct worker *worker, unsigned n)
 {
     if (n <= worker->windows_capacity) return true;
     if (worker->windows) munmap(worker->windows, (size_t)(worker->windows_capacity + 1) * SIM_WINDOW);
@@ -223,7 +236,7 @@ static bool reserve_windows(struct sim_worker *worker, unsigned n)
     return true;
 }
 
-static bool prepare_worker(struct sim_worker *worker, struct run *run)
+static bool prepare_worker(struct worker *worker, struct run *run)
 {
     worker->run = run;
     const unsigned *block = run->launch->block;
@@ -342,7 +355,7 @@ static void run_deeds(struct sim_cluster *cluster)
     }
 }
 
-static void run_cluster(struct sim_worker *worker, uint64_t index)
+static void run_cluster(struct worker *worker, uint64_t index)
 {
     struct sim_cluster *cluster = &worker->cluster;
     fill_cluster(cluster, index);
@@ -379,7 +392,7 @@ static void note_finding(struct run *run, uint64_t index, const struct sim_repor
 /* Runs clusters until none is left; those above one that failed cannot change the outcome. */
 static void *run_clusters(void *argument)
 {
-    struct sim_worker *worker = argument;
+    struct worker *worker = argument;
     struct run *run = worker->run;
     for (;;) {
         const uint64_t i = atomic_fetch_add(&run->next, 1);
@@ -415,9 +428,10 @@ static void order_clusters(struct run *run)
 
 static unsigned workers_of(const struct run *run)
 {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    const unsigned asked = run->gpu->options.workers, workers = asked ? asked : cores > 0 ? (unsigned)cores : 1;
-    return workers < run->num_clusters ? workers : (unsigned)run->num_clusters;
+    const unsigned asked = run->gpu->options.workers;
+    uint64_t workers = asked ? asked : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    if (workers > MAX_WORKERS) workers = MAX_WORKERS;
+    return (unsigned)(workers < run->num_clusters ? workers : run->num_clusters);
 }
 
 static void add_counts(struct sim_counts *sum, const struct sim_counts *counts)
@@ -428,14 +442,28 @@ static void add_counts(struct sim_counts *sum, const struct sim_counts *counts)
 }
 
 /* On the calling thread and n - 1 more; those that the host refuses are done without. */
-static void run_grid(struct run *run, unsigned n)
+static void run_grid(struct worker **workers, unsigned n)
 {
-    struct sim_worker *workers = run->gpu->workers;
     unsigned started = 1;
-    while (started < n && pthread_create(&workers[started].thread, NULL, run_clusters, &workers[started]) == 0)
+    while (started < n && pthread_create(&workers[started]->thread, NULL, run_clusters, workers[started]) == 0)
         ++started;
-    run_clusters(&workers[0]);
-    for (unsigned i = 1; i < started; ++i) pthread_join(workers[i].thread, NULL);
+    run_clusters(workers[0]);
+    for (unsigned i = 1; i < started; ++i) pthread_join(workers[i]->thread, NULL);
+}
+
+static enum sim_rule run_with(struct run *run, struct worker **workers, unsigned n)
+{
+    struct sim_gpu *gpu = run->gpu;
+    for (unsigned i = 0; i < n; ++i)
+        if (!prepare_worker(workers[i], run)) return refuse(gpu, run->launch, "the host has too little memory");
+    pthread_mutex_init(&run->mutex, NULL);
+    sim_memory_launch(gpu->memory, run->num_clusters);
+    run_grid(workers, n);
+    pthread_mutex_destroy(&run->mutex);
+    if (run->lowest_failed != UINT64_MAX) return gpu->report.rule;
+    for (unsigned i = 0; i < n; ++i) add_counts(&gpu->counts, &workers[i]->counts);
+    ++gpu->counts.launches;
+    return SIM_CLEAN;
 }
 
 enum sim_rule sim_launch(struct sim_gpu *gpu, const struct sim_launch *launch)
@@ -445,16 +473,9 @@ enum sim_rule sim_launch(struct sim_gpu *gpu, const struct sim_launch *launch)
     if (rule != SIM_CLEAN) return rule;
     struct run run = {.gpu = gpu, .launch = launch, .lowest_failed = UINT64_MAX};
     order_clusters(&run);
-    const unsigned n = workers_of(&run);
-    bool memory = workers_make(gpu, n);
-    for (unsigned i = 0; memory && i < n; ++i) memory = prepare_worker(&gpu->workers[i], &run);
-    if (!memory) return refuse(gpu, launch, "the host has too little memory for its threads.");
-    pthread_mutex_init(&run.mutex, NULL);
-    sim_memory_launch(gpu->memory, run.num_clusters * run.cluster_ctas);
-    run_grid(&run, n);
-    pthread_mutex_destroy(&run.mutex);
-    if (run.lowest_failed != UINT64_MAX) return gpu->report.rule;
-    for (unsigned i = 0; i < n; ++i) add_counts(&gpu->counts, &gpu->workers[i].counts);
-    ++gpu->counts.launches;
-    return SIM_CLEAN;
+    struct worker *workers[MAX_WORKERS];
+    const unsigned n = borrow_workers(workers, workers_of(&run));
+    rule = n ? run_with(&run, workers, n) : refuse(gpu, launch, "the host has too little memory");
+    return_workers(workers, n);
+    return rule;
 }

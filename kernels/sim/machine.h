@@ -129,8 +129,6 @@ struct sim_gpu {
     struct sim_memory *memory;  /* global.c: sim_memory_create, sim_memory_destroy */
     struct sim_report report;   /* of the last finding */
     struct sim_counts counts;
-    struct sim_worker *workers; /* launch.c: [num_workers] */
-    unsigned num_workers;
 };
 
 /* The thread that runs on this host thread; NULL outside of a launch. Read at every access of a kernel. */
