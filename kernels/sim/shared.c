@@ -164,7 +164,7 @@ void sim_shared_access(const struct access *a, unsigned rank, uint32_t offset, s
         if (granularity(at, here) < page->shift || !page->cells) refine(page, granularity(at, here));
         const unsigned shift = page->shift;
         struct cell *cell = &page->cells[at >> shift], *end = &page->cells[(at + here) >> shift];
-        struct cell before = {OUTSIDE, 0, 0}, after = before;
+        struct cell before = {0, UINT32_MAX, 0}, after = before; /* as none is */
         for (uint32_t o = offset; cell < end; cell++, o += 1u << shift) {
             if (cell->write == before.write && cell->readers == before.readers) { /* as its neighbour was */
                 cell->write = after.write, cell->readers = after.readers;
