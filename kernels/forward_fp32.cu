@@ -171,7 +171,7 @@ DEVICE void softmax_step(accumulators<DIM_V> &kept, int i, const float (&x)[KEYS
     for (int c = 0; c < KEYS; ++c)
         if (visible[c]) max = max_f32(max, x[c]); /* passes a NaN by: it reaches the sum */
     max = max_f32(kept.max[i], max_of_row(max));
-    /* Against -inf - -inf of a row that has seen nothing yet, and inf - inf, which would hide that lse is inf. */
+    /* Against -inf - -inf where no score is finite, and inf - inf, which would hide that lse is inf. */
     const float reference = max == infinity() || max == -infinity() ? 0 : max;
     const float rescale = exp2_f32(kept.max[i] - reference);
     kept.max[i] = max;

@@ -10,7 +10,7 @@
 
 #define MUTANT(name, kernel, bug) extern kernel##_launcher name##_sim;
 #define forward_fp32_launcher forward_launcher
-#include "proptests/kernel_mutants_list.h"
+#include "proptests/kernel_mutants/kernel_mutants_list.h"
 #undef MUTANT
 
 struct kernel_mutant {
@@ -24,12 +24,12 @@ struct kernel_mutant {
 #define merge_mutant(function) forward_fp32_sim, function
 static const struct kernel_mutant mutants[] = {
 #define MUTANT(name, kernel, bug) {#name, bug, kernel##_mutant(name##_sim)},
-#include "proptests/kernel_mutants_list.h"
+#include "proptests/kernel_mutants/kernel_mutants_list.h"
 #undef MUTANT
 };
 enum { NUM_MUTANTS = sizeof mutants / sizeof *mutants };
 
-enum { SEED = 3, WORK = 1 << 12, CASES = 8, MOST_CASES = 512 };
+enum { SEED = 3, WORK = 1 << 13, CASES = 8, MOST_CASES = 512 };
 
 /* One case of one property; smaller ones are not looked for. */
 static int ask(const struct property *property, const struct implementation *self, int64_t number,
@@ -44,18 +44,27 @@ static int ask(const struct property *property, const struct implementation *sel
     return verdict;
 }
 
+static void print_rejected(const struct kernel_mutant *m, const char *by, int64_t number, const char *message)
+{
+    printf("%-24s %s\n    %s, case %" PRId64 ": %s\n", m->name, m->bug, by, number, message);
+    fflush(stdout);
+}
+
 /* Cases first_case .. first_case + CASES - 1 of each property, until one fails. */
 static bool is_rejected(const struct kernel_mutant *m, int64_t first_case)
 {
     static struct prop_context context;
     const struct kernel_implementation kernels = kernels_on_sim(m->name, m->forward, m->merge);
+    if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES) {
+        print_rejected(m, "corners", 0, context.message);
+        return true;
+    }
     for (const struct property *p = properties; p->name != NULL; ++p) {
         struct property asked;
         if (!kernels_property(p, WORK, &asked)) continue;
         for (int64_t i = first_case; i < first_case + CASES; ++i) {
             if (ask(&asked, &kernels.implementation, i, &context) <= TRIAL_PASSES) continue;
-            printf("%-24s %s\n    %s, case %" PRId64 ": %s\n", m->name, m->bug, p->name, i, context.message);
-            fflush(stdout);
+            print_rejected(m, p->name, i, context.message);
             return true;
         }
     }

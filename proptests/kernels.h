@@ -24,6 +24,11 @@ struct kernel_implementation kernels_on_cuda(const char *name, forward_launcher 
  * nothing would be left of it. */
 bool kernels_property(const struct property *property, int64_t work, struct property *out);
 
+/* Two checks that no random case makes, of implementations in host memory: a batch whose sequences lie 2^31 elements
+ * apart gives the bits of one that is packed; and infinite scores: +inf makes lse +inf and o NaN, one of -inf hides its
+ * key, a row of nothing else has lse -inf and o NaN. */
+int kernels_corners(const struct implementation *self, struct prop_context *context);
+
 struct kernel_run {
     const struct implementation *self;
     int64_t cases;      /* over all properties, by weight; discarded ones do not count */

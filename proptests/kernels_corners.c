@@ -1,0 +1,90 @@
+/* kernels_corners.c - offsets of more than 31 bits, in address space that costs nothing until it is touched; infinite
+ * scores. */
+#define _GNU_SOURCE /* anonymous mappings */
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "proptests/kernels.h"
+#include "proptests/outcome.h"
+
+enum { BATCH = 2, SEQLEN = 5, DIM = 8, SEQUENCE = SEQLEN * DIM };
+#define FAR ((INT64_C(1) << 31) + 16)
+
+/* Runs one head of BATCH sequences that lie `stride` apart in q, k, v, o at `memory`; copies o out. */
+static enum attest_status run(const struct implementation *self, float *memory, int64_t stride,
+                              float o[BATCH][SEQUENCE])
+{
+    const struct attest_tensor rows = {ATTEST_FP32, 0, stride, DIM, DIM};
+    const int64_t tensor = (BATCH - 1) * stride + SEQUENCE;
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.batch = BATCH, p.seqlen_q = p.seqlen_k = SEQLEN;
+    p.num_heads_q = p.num_heads_kv = 1, p.head_dim = p.head_dim_v = DIM;
+    p.q = p.k = p.v = p.o = rows;
+    p.softmax_scale = 0.5f;
+    a.q = memory, a.k = memory + tensor, a.v = memory + 2 * tensor, a.o = memory + 3 * tensor;
+    for (int t = 0; t < 4; ++t)
+        for (int b = 0; b < BATCH; ++b)
+            for (int i = 0; i < SEQUENCE; ++i)
+                memory[t * tensor + b * stride + i] =
+                    t == 3 ? NAN : (float)family_normal(family_bits(1, (uint64_t)t, b, i, 0, 0));
+    const enum attest_status status = self->forward(self, &p, &a);
+    for (int b = 0; b < BATCH; ++b) memcpy(o[b], memory + 3 * tensor + b * stride, sizeof o[b]);
+    return status;
+}
+
+static int far_strides(const struct implementation *self, struct prop_context *context)
+{
+    const size_t bytes = 4 * (size_t)(FAR + SEQUENCE) * sizeof(float);
+    float *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    float near[BATCH][SEQUENCE], far[BATCH][SEQUENCE];
+    if (memory == MAP_FAILED) return fails(context, FAILS_LAW, "no address space of %zu bytes", bytes);
+    enum attest_status status = run(self, memory, SEQUENCE, near);
+    if (status == ATTEST_OK) status = run(self, memory, FAR, far);
+    munmap(memory, bytes);
+    if (status != ATTEST_OK) return fails(context, FAILS_STATUS, "far strides: %s", attest_last_error());
+    if (memcmp(near, far, sizeof near) != 0) return fails(context, FAILS_O, "o depends on strides past 2^31");
+    return TRIAL_PASSES;
+}
+
+/* ---- infinities ---- */
+
+/* Rows of one query and two keys, one feature: q = 1, k = scores, v = 3 and 3. */
+static enum attest_status run_scores(const struct implementation *self, int64_t batch, int64_t keys,
+                                     const float *scores, float *o, float *lse)
+{
+    const float q[] = {1, 1, 1}, v[] = {3, 3, 3, 3, 3, 3};
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.batch = batch, p.seqlen_q = 1, p.seqlen_k = keys, p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+    p.q = p.o = p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
+    p.k = p.v = (struct attest_tensor){ATTEST_FP32, 0, keys, 1, 1};
+    p.softmax_scale = 1;
+    a.q = q, a.k = scores, a.v = v, a.o = o, a.lse = lse;
+    return self->forward(self, &p, &a);
+}
+
+static int infinite_scores(const struct implementation *self, struct prop_context *context)
+{
+    static const float scores[] = {INFINITY, 1, -INFINITY, -INFINITY, -INFINITY, 1}, one = 1;
+    float o[3], lse[3], o_one, lse_one;
+    if (run_scores(self, 3, 2, scores, o, lse) != ATTEST_OK ||
+        run_scores(self, 1, 1, &one, &o_one, &lse_one) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "infinite scores: %s", attest_last_error());
+    if (lse[0] != INFINITY || !isnan(o[0]))
+        return fails(context, FAILS_LSE, "a score of inf gives o = %g, lse = %g", (double)o[0], (double)lse[0]);
+    if (lse[1] != -INFINITY || !isnan(o[1]))
+        return fails(context, FAILS_LSE, "scores of -inf alone give o = %g, lse = %g", (double)o[1], (double)lse[1]);
+    if (o[2] != o_one || lse[2] != lse_one)
+        return fails(context, FAILS_O, "a score of -inf gives o = %g, lse = %g", (double)o[2], (double)lse[2]);
+    return TRIAL_PASSES;
+}
+
+int kernels_corners(const struct implementation *self, struct prop_context *context)
+{
+    const int failure = far_strides(self, context);
+    return failure == TRIAL_PASSES ? infinite_scores(self, context) : failure;
+}
