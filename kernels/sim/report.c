@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "kernels/sim/watch.h"
 
+#include <ctype.h>
 #include <dwarf.h>
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
@@ -153,6 +154,14 @@ static const char *policy_name(enum sim_async_policy policy)
     return policy == SIM_ASYNC_LATE ? "late" : policy == SIM_ASYNC_EARLY ? "early" : "random";
 }
 
+/* A capital at its beginning, a full stop at its end. */
+static void make_sentence(char *what, size_t bytes)
+{
+    const size_t n = strlen(what);
+    what[0] = (char)toupper((unsigned char)what[0]);
+    if (n > 0 && n + 1 < bytes && what[n - 1] != '.') memcpy(what + n, ".", 2);
+}
+
 static void write_text(struct sim_report *r, const struct sim_options *options, const char *what)
 {
     char where[192] = "", address[160] = "";
@@ -175,6 +184,7 @@ void sim_fail(struct sim_thread *thread, enum sim_rule rule, const char *instruc
     va_start(list, format);
     vsnprintf(what, sizeof what, format, list);
     va_end(list);
+    make_sentence(what, sizeof what);
     *r = (struct sim_report){.rule = rule};
     snprintf(r->kernel, sizeof r->kernel, "%s", cluster->launch->kernel);
     memcpy(r->block, thread->cta->index, sizeof r->block);
