@@ -42,20 +42,26 @@ void sim_readers_destroy(struct readers *r)
     free(r);
 }
 
-/* The members that the thread has not seen, then the new one. */
+/* Who is ordered after this access is ordered after the member too. What a thread hands over holds all that it has seen;
+ * the end of an asynchronous deed says nothing of what its issuer had seen. */
+static bool stands_for(const struct access *a, sim_epoch member)
+{
+    const bool async = agent_of(a->epoch) != a->thread->agent;
+    return async ? agent_of(member) == agent_of(a->epoch) : has_seen(a->thread, member);
+}
+
+/* The members that the new one does not stand for, then the new one. */
 static uint32_t add(struct readers *r, uint32_t set, const struct access *a)
 {
-    uint32_t unseen = 0, members = 0;
+    uint32_t kept = 0, members = 0;
     for (uint32_t s = set; s; s = r->nodes[s].rest, members++) {
         if (r->nodes[s].epoch == a->epoch) return set;
-        unseen += !has_seen(a->thread, r->nodes[s].epoch);
+        kept += !stands_for(a, r->nodes[s].epoch);
     }
-    uint32_t rest = unseen == members ? set : 0;
-    if (unseen != members && unseen > 0) {
-        for (uint32_t s = set; s; s = r->nodes[s].rest) {
-            const struct reader member = r->nodes[s];
-            if (!has_seen(a->thread, member.epoch)) rest = node_new(r, member.epoch, member.site, rest);
-        }
+    uint32_t rest = kept == members ? set : 0;
+    for (uint32_t s = set; s && kept > 0 && kept < members; s = r->nodes[s].rest) {
+        const struct reader member = r->nodes[s];
+        if (!stands_for(a, member.epoch)) rest = node_new(r, member.epoch, member.site, rest);
     }
     return node_new(r, a->epoch, a->site, rest);
 }

@@ -89,7 +89,7 @@ uint32_t sim_readers_add_new(struct readers *readers, uint32_t set, const struct
 bool sim_readers_all_seen(struct readers *readers, uint32_t set, const struct access *access, struct passed *memo,
                           struct party *other);
 
-/* `set` and this access; without the members that its thread has seen: who is ordered after it is ordered after them. */
+/* `set` and this access; without the members that it stands for: who is ordered after it is ordered after them. */
 static inline uint32_t readers_add(struct readers *readers, uint32_t set, const struct access *a)
 {
     if (readers->nodes[set].epoch == a->epoch) return set;
