@@ -352,6 +352,7 @@ static void run_deeds(struct sim_cluster *cluster)
     for (unsigned i = 0; i < cluster->num_ctas; ++i) {
         sim_barriers_finish(&cluster->ctas[i]);
         sim_mbarriers_finish(&cluster->ctas[i]);
+        sim_shared_finish(&cluster->ctas[i]);
     }
 }
 

@@ -262,6 +262,8 @@ bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsig
 void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what, const void *site);
 struct sim_shared *sim_shared_create(struct sim_cta *cta, size_t dynamic_bytes);
 void sim_shared_destroy(struct sim_shared *shared);
+/* The CTA's threads have all exited: accesses to its memory from other CTAs that it did not wait for. */
+void sim_shared_finish(struct sim_cta *cta);
 
 /* Global memory, by GPU. */
 struct sim_memory *sim_memory_create(void); /* NULL: no memory */

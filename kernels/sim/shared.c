@@ -38,8 +38,17 @@ struct allocation {
     uint32_t offset, bytes;
 };
 
+/* An access from another CTA of the cluster. */
+struct remote {
+    struct sim_thread *thread;
+    sim_epoch epoch;
+    uint32_t site;
+    const char *instruction;
+};
+
 struct sim_shared {
     struct sim_cta *cta;
+    struct remote *remote; /* [SIM_MAX_AGENTS], each agent's last one; NULL: none yet */
     size_t dynamic_bytes;
     struct page pages[NUM_PAGES];
     /* The layout is the cluster's; that of its first CTA counts. */
@@ -152,11 +161,38 @@ static void sweep(struct sim_cluster *cluster)
     sim_readers_sweep_end(readers);
 }
 
+static void note_remote(struct sim_shared *shared, const struct access *a)
+{
+    if (!shared->remote) shared->remote = calloc(SIM_MAX_AGENTS, sizeof *shared->remote);
+    if (!shared->remote) abort();
+    shared->remote[agent_of(a->epoch)] = (struct remote){a->thread, a->epoch, a->site, a->instruction};
+}
+
+static bool anybody_has_seen(const struct sim_cta *cta, sim_epoch epoch)
+{
+    for (unsigned i = 0; i < cta->num_threads; i++)
+        if (has_seen(&cta->threads[i], epoch)) return true;
+    return false;
+}
+
+void sim_shared_finish(struct sim_cta *cta)
+{
+    const struct remote *remote = cta->shared->remote;
+    for (int agent = 0; remote && agent < SIM_MAX_AGENTS; agent++) {
+        const struct remote *r = &remote[agent];
+        if (r->thread && !anybody_has_seen(cta, r->epoch))
+            sim_fail(r->thread, SIM_RACE, r->instruction, sim_unpack_site(r->site), NULL,
+                     "The shared memory is that of CTA %u of the cluster, and no thread of that CTA waits for this "
+                     "access before it ends.", cta->rank);
+    }
+}
+
 void sim_shared_access(const struct access *a, unsigned rank, uint32_t offset, size_t bytes)
 {
     struct sim_cluster *cluster = a->thread->cta->cluster;
     struct sim_shared *shared = cluster->ctas[rank].shared;
     if (cluster->watch->shared->count >= cluster->watch->shared->full) sweep(cluster);
+    if (rank != a->thread->cta->rank) note_remote(shared, a);
     while (bytes > 0) {
         const uint32_t at = offset % PAGE;
         const size_t here = bytes < PAGE - at ? bytes : PAGE - at;
@@ -303,6 +339,7 @@ void sim_shared_destroy(struct sim_shared *shared)
 {
     if (!shared) return;
     for (int p = 0; p < NUM_PAGES; p++) free(shared->pages[p].cells);
+    free(shared->remote);
     free(shared);
 }
 
