@@ -23,7 +23,7 @@ KERNEL(64, 1) void copy_no_barrier(struct room r)
     if (r.wrong) sync_threads();
     cp_async_wait<0>();
     if (!r.wrong) sync_threads();
-    for (int x = i; x < i + 4; ++x) r.out[x] = t.at[255 - x];  // HERE copy_no_barrier: missing wait, load
+    for (int x = i; x < i + 4; ++x) r.out[x] = t.at[255 - x];  // HERE copy_no_barrier: missing wait, load; race, load
 }
 EXHIBIT(copy_no_barrier, shape.block[0] = shape.max_threads = 64)
 
@@ -61,7 +61,7 @@ KERNEL(64, 1) void copy_over_tile(struct room r)
         cp_async_wait_all();
         sync_threads();
         for (int x = i; x < i + 4; ++x)
-            r.out[256 * n + x] = t.at[255 - x];  // HERE copy_over_tile: missing wait, load
+            r.out[256 * n + x] = t.at[255 - x];  // HERE copy_over_tile: missing wait, load; race, load
         if (!r.wrong) sync_threads();
     }
 }

@@ -3,7 +3,8 @@
  * A kernel gets a room and reads `wrong` from it: the same source is the wrong kernel and the mended one. The mended
  * one fills `out` with numbers that wrong_test.c knows. A label in the source, `// HERE name: rule, instruction`,
  * stands on each line that the finding may name: a race, for one, is seen at whichever of the two accesses comes
- * second. A finding that belongs to no line of the kernel has its label at the EXHIBIT, with the instruction `-`. */
+ * second. `; rule, instruction` may follow, where the schedule decides. A finding that belongs to no line of the kernel
+ * has its label at the EXHIBIT, with the instruction `-`. */
 #ifndef ATTEST_SIM_EXHIBIT_H
 #define ATTEST_SIM_EXHIBIT_H
 
@@ -28,6 +29,7 @@ struct room {
     {                                                                           \
         const struct room r = *room;                                            \
         struct launch_shape shape = {};                                         \
+        shape.min_blocks = 1;                                                   \
         __VA_ARGS__;                                                            \
         return LAUNCH(name, shape, gpu, r);                                     \
     }

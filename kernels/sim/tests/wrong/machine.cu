@@ -60,7 +60,7 @@ KERNEL(64, 1) void static_shared_too_large(struct room r)
     const int i = thread_x();
     t.at[i] = r.in[i];
     if (r.wrong) {
-        STATIC_SHARED(large, l);  // HERE static_shared_too_large: limit, shared memory
+        STATIC_SHARED(large, l);  // HERE static_shared_too_large: limit, static shared memory
         l.at[i] = r.in[i];
     }
     r.out[i] = t.at[i];
@@ -90,3 +90,12 @@ KERNEL(64, 1) void bulk_copy_on_sm_80(struct room r)
     }
 }
 EXHIBIT(bulk_copy_on_sm_80, shape.block[0] = shape.max_threads = 64)
+
+// An assertion of the kernel itself.
+KERNEL(64, 1) void assertion_fails(struct room r)
+{
+    const int i = thread_x();
+    if (r.wrong && i >= 32) trap();  // HERE assertion_fails: trap, trap
+    r.out[i] = r.in[i];
+}
+EXHIBIT(assertion_fails, shape.block[0] = shape.max_threads = 64)

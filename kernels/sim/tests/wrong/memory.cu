@@ -36,7 +36,7 @@ struct alignas(16) four {
 KERNEL(64, 1) void misaligned_load(struct room r)
 {
     const int i = 4 * thread_x(), shift = r.wrong && thread_x() == 5;
-    const four v = load_global_16<four>(r.in + i + shift);  // HERE misaligned_load: misaligned, ld.global
+    const four v = load_global_16<four>(r.in + i + shift);  // HERE misaligned_load: misaligned, ld.global.v4
     for (int x = 0; x < 4; ++x) r.out[i + x] = v.at[x];
 }
 EXHIBIT(misaligned_load, shape.block[0] = shape.max_threads = 64)

@@ -183,7 +183,7 @@ EXHIBIT(wgmma_left, shape.block[0] = shape.max_threads = 128)
 KERNEL(384, 1) void registers_not_given(struct room r)
 {
     const int i = thread_x();
-    if (warp() / 4 != 2) setmaxnreg_inc<240>();  // HERE registers_not_given: deadlock, setmaxnreg
+    if (warp() / 4 != 2) setmaxnreg_inc<240>();  // HERE registers_not_given: deadlock, setmaxnreg.inc
     else if (!r.wrong) setmaxnreg_dec<24>();
     r.out[i] = r.in[i];
 }
@@ -193,7 +193,7 @@ EXHIBIT(registers_not_given, shape.block[0] = shape.max_threads = 384)
 KERNEL(512, 1) void registers_wrong_way(struct room r)
 {
     const int i = thread_x();
-    if (r.wrong) setmaxnreg_inc<120>();  // HERE registers_wrong_way: bad operand, setmaxnreg
+    if (r.wrong) setmaxnreg_inc<120>();  // HERE registers_wrong_way: bad operand, setmaxnreg.inc
     else setmaxnreg_dec<120>();
     r.out[i] = r.in[i];
 }
