@@ -109,7 +109,7 @@ static bool gives_row(const char *name, const void *site, const void *row, int c
     if (sim_self->lane >= 8u * count) return false;
     if (!sim_in_window(sim_self->cta->cluster, row, &rank, &offset) || rank != sim_self->cta->rank)
         sim_fail(sim_self, SIM_BAD_OPERAND, name, site, row,
-                 "The address of a row is not in this CTA's shared memory; %s moves nothing else.", name);
+                 "Rows lie in the shared memory of this CTA and nowhere else.");
     return true;
 }
 
@@ -127,7 +127,7 @@ void sim_stmatrix(void *row, const uint32_t *fragment, int count, bool transpose
     static const char name[] = "stmatrix";
     struct rows_args args = {row, (uint32_t *)fragment, count, transpose};
     if (sim_options_of(sim_self->cta->cluster)->generation < SIM_SM_90)
-        sim_fail(sim_self, SIM_WRONG_GENERATION, name, SIM_SITE, NULL, "stmatrix needs sm_90; this GPU is sm_80.");
+        sim_fail(sim_self, SIM_WRONG_GENERATION, name, SIM_SITE, NULL, "It needs sm_90; this GPU is sm_80.");
     if (gives_row(name, SIM_SITE, row, count)) sim_watch_write(row, 16, 16, name, SIM_SITE);
     sim_watch_read(fragment, count * sizeof *fragment, 4, name, SIM_SITE);
     sim_collect_warp(name, SIM_SITE, (uint32_t)ALL_LANES, &args, run_store);
