@@ -255,7 +255,7 @@ KERNEL(THREADS, 1) void forward_fp32_kernel(const forward_params p, const shared
     const float scale = p.softmax_scale * LOG2_E;
     accumulators<DIM_V> kept = {};
     interval seen[ROWS];
-    for (int i = 0; i < ROWS; ++i) {
+    UNROLL for (int i = 0; i < ROWS; ++i) {
         seen[i] = visible_keys(p, s, tile_row + group_row + i);
         kept.max[i] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one thread */
         kept.sum[i] = column == 0 && sink != -infinity() ? 1 : 0;
@@ -272,7 +272,7 @@ KERNEL(THREADS, 1) void forward_fp32_kernel(const forward_params p, const shared
         sync_threads(); /* q and k are complete */
         float score[ROWS][KEYS];
         dot_products(score, &q[group_row * l.pitch], &k[column * l.pitch], l.pitch, l.width);
-        for (int i = 0; i < ROWS; ++i) {
+        UNROLL for (int i = 0; i < ROWS; ++i) {
             bool visible[KEYS];
             for (int c = 0; c < KEYS; ++c) {
                 const int32_t j = j0 + column + c * COLUMNS;
@@ -287,7 +287,7 @@ KERNEL(THREADS, 1) void forward_fp32_kernel(const forward_params p, const shared
         accumulate<DIM_V>(kept, &weights[group_row * l.weights_pitch], l.weights_pitch, &v[4 * column], count);
         sync_threads(); /* v and the weights are free */
     }
-    for (int i = 0; i < ROWS; ++i) {
+    UNROLL for (int i = 0; i < ROWS; ++i) {
         const int32_t row = tile_row + group_row + i;
         const float sum = sum_of_row(kept.sum[i]);
         if (row < s.seqlen_q)

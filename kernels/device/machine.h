@@ -24,6 +24,13 @@ extern "C" void *memmove(void *to, const void *from, size_t bytes) noexcept __as
 extern "C" void *memset(void *to, int value, size_t bytes) noexcept __asm__("sim_memset");
 #endif
 
+/* Before a loop over a thread's own arrays: on the chip, unrolled, so that they can be registers. */
+#if ON_CHIP
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
 /* An instruction that needs sm_90a, in a file that is compiled for sm_80 as well. */
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ASM_SM_90(...) asm volatile("trap;")
