@@ -20,7 +20,7 @@ static inline uint32_t fp32_of_integer(int n)
 
 static inline uint16_t bf16_of_integer(int n) { return (uint16_t)(fp32_of_integer(n) >> 16); }
 
-/* |n| <= 4: sign, exponent rebiased from 127 to 15, two fraction bits. */
+/* |n| <= 2048: sign, exponent rebiased from 127 to 15, ten fraction bits. */
 static inline uint16_t fp16_of_integer(int n)
 {
     const uint32_t bits = fp32_of_integer(n);
