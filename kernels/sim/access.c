@@ -202,6 +202,8 @@ static inline void watch(struct sim_thread *thread, const void *address, size_t 
             access_other(&a, address, bytes);
             return;
         }
+    } else if (!shared && !sim_is_mapped(cluster->gpu->memory, address)) {
+        return; /* arguments and constants do not count */
     }
     count_bytes(cluster->counts, shared, write, bytes);
     if (cluster->counting) sim_log_access(thread, write, address, (unsigned)bytes, site);

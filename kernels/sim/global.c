@@ -426,6 +426,12 @@ static void access_page(const struct sim_memory *memory, const struct access *a,
     if (any & SIM_WRITE) watch_cells(memory, &as, page, address, bytes);
 }
 
+bool sim_is_mapped(const struct sim_memory *memory, const void *address)
+{
+    const struct page *page = find_page(memory, (uintptr_t)address);
+    return page && page->rights[(uintptr_t)address % PAGE];
+}
+
 bool sim_global_access(const struct access *a, const void *address, size_t bytes)
 {
     const struct sim_memory *memory = a->thread->cta->cluster->gpu->memory;

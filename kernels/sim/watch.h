@@ -137,6 +137,7 @@ void sim_log_free(struct sim_thread *thread);
 void sim_shared_access(const struct access *access, unsigned rank, uint32_t offset, size_t bytes);
 /* False: not mapped memory of the GPU at all, nothing done. */
 bool sim_global_access(const struct access *access, const void *address, size_t bytes);
+bool sim_is_mapped(const struct sim_memory *memory, const void *address);
 void sim_shared_describe(const struct sim_cta *cta, uint32_t offset, char *text, size_t bytes);
 bool sim_global_describe(struct sim_memory *memory, const void *address, char *text, size_t bytes);
 

@@ -21,6 +21,8 @@ struct counted {
     .shared_read_bytes = read, .shared_write_bytes = written, .shared_read_requests = reads,                \
     .shared_write_requests = writes, .shared_wavefronts = wavefronts, .shared_bank_conflicts = conflicts
 
+#define ONE_MEETING .warp_collectives = 1 /* bar.warp.sync */
+
 #define KERNELS(X)                                                                                                    \
     /* 128 bytes a warp: 4 sectors of 32. */                                                                          \
     X(copy, 1, 0, COPY(4, 4096, 128, 32))                                                                             \
@@ -30,28 +32,30 @@ struct counted {
     X(copy, 32, 0, COPY(4, 4096, 1024, 32))                                                                           \
     /* 4 bytes into a sector: the last reach into a fifth. */                                                         \
     X(copy, 1, 1, COPY(4, 4096, 160, 32))                                                                             \
-    /* 512 bytes a warp. */                                                                                            \
+    /* 512 bytes a warp. */                                                                                           \
     X(copy_16, 0, 0, COPY(1, 4096, 128, 8))                                                                           \
     X(copy_one, 0, 0, COPY(1, 4, 1, 1))                                                                               \
     /* Rows: 32 requests of one wavefront. Columns: 32 lanes in one bank, 32 wavefronts; padded, in 32 banks. */      \
-    X(transpose, 32, 0, COPY(1, 4096, 128, 32), SHARED(4096, 4096, 32, 32, 32 + 1024, 32 * 31))                       \
-    X(transpose, 33, 0, COPY(1, 4096, 128, 32), SHARED(4096, 4096, 32, 32, 32 + 32, 0))                               \
+    X(transpose, 32, 0, COPY(1, 4096, 128, 32), SHARED(4096, 4096, 32, 32, 32 + 1024, 32 * 31), ONE_MEETING)          \
+    X(transpose, 33, 0, COPY(1, 4096, 128, 32), SHARED(4096, 4096, 32, 32, 32 + 32, 0), ONE_MEETING)                  \
     /* 256 bytes: two wavefronts, each of half a warp. 16 bytes apart, 16 lanes meet in 8 pairs of banks: four. */    \
-    X(by_8_bytes, 1, 0, .blocks = 1, SHARED(256, 256, 1, 1, 2 + 2, 0))                                                \
-    X(by_8_bytes, 2, 0, .blocks = 1, SHARED(256, 256, 1, 1, 4 + 4, 2 + 2))                                            \
+    X(by_8_bytes, 1, 0, .blocks = 1, SHARED(256, 256, 1, 1, 2 + 2, 0), ONE_MEETING)                                   \
+    X(by_8_bytes, 2, 0, .blocks = 1, SHARED(256, 256, 1, 1, 4 + 4, 2 + 2), ONE_MEETING)                               \
     /* 512 bytes: four wavefronts, each of 8 lanes. 32 bytes apart, 8 lanes meet in 4 groups of banks: eight. */      \
-    X(by_16_bytes, 1, 0, .blocks = 1, SHARED(512, 512, 1, 1, 4 + 4, 0))                                               \
-    X(by_16_bytes, 2, 0, .blocks = 1, SHARED(512, 512, 1, 1, 8 + 8, 4 + 4))                                           \
+    X(by_16_bytes, 1, 0, .blocks = 1, SHARED(512, 512, 1, 1, 4 + 4, 0), ONE_MEETING)                                  \
+    X(by_16_bytes, 2, 0, .blocks = 1, SHARED(512, 512, 1, 1, 8 + 8, 4 + 4), ONE_MEETING)                              \
     /* One word for all; two words in two banks; two words in one bank. */                                            \
-    X(broadcast, 0, 0, .blocks = 1, SHARED(128, 8, 1, 2, 2 + 1, 0))                                                   \
-    X(broadcast, 1, 0, .blocks = 1, SHARED(128, 8, 1, 2, 2 + 1, 0))                                                   \
-    X(broadcast, 32, 0, .blocks = 1, SHARED(128, 8, 1, 2, 2 + 2, 1))                                                  \
+    X(broadcast, 0, 0, .blocks = 1, SHARED(128, 8, 1, 2, 2 + 1, 0), ONE_MEETING)                                      \
+    X(broadcast, 1, 0, .blocks = 1, SHARED(128, 8, 1, 2, 2 + 1, 0), ONE_MEETING)                                      \
+    X(broadcast, 32, 0, .blocks = 1, SHARED(128, 8, 1, 2, 2 + 2, 1), ONE_MEETING)                                     \
     /* 4 warps: 5 products of 2 x 16 x 8 x 16, one of 2 x 16 x 8 x 8. */                                              \
-    X(products, 0, 0, .blocks = 2, .mma_instructions = 4 * 6, .tensor_core_flops = 4 * (5 * 4096 + 2048))             \
+    X(products, 0, 0, .blocks = 2, .mma_instructions = 4 * 6, .tensor_core_flops = 4 * (5 * 4096 + 2048),             \
+      .warp_collectives = 4 * 6)                                                                                      \
     /* 2 warpgroups: 2 x 64 x 8 x 16 and twice 2 x 64 x 64 x 16. 64 words written by 2 warps; 8 warps meet once. */   \
     X(warpgroup_products, 0, 0, .blocks = 1, .wgmma_instructions = 2 * 3,                                             \
       .tensor_core_flops = 2 * (16384 + 2 * 131072), SHARED(0, 256, 0, 2, 2, 0), .barrier_waits = 8)                  \
     X(functions, 0, 0, .blocks = 1, .special_function_operations = 64 * 6)                                            \
+    /* Five shuffles, a ballot, a meeting and an election. */                                                         \
     X(collectives, 0, 0, .blocks = 1, .warp_collectives = 2 * (5 + 1 + 1 + 1))                                        \
     X(meetings, 0, 0, .blocks = 1, .barrier_waits = 4 * 3 + 2)                                                        \
     X(mbarrier_meetings, 0, 0, .blocks = 1, .barrier_waits = 2, .mbarrier_waits = 64 * 2)                             \
