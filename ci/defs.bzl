@@ -3,7 +3,7 @@
     kernel_library(name, srcs, hdrs, deps)  both machines, each in the ordinary and the polynomial build
     cuda_library(name, srcs, hdrs, deps)    the chip alone
     sim_library(name, srcs, hdrs, deps)     the simulated GPU alone
-    gpu_bundle(name, programs, run)         a tar of programs for a GPU machine without Bazel
+    gpu_bundle(name, programs, run)         a tar of programs for a GPU machine without Bazel or these libraries
     if_cuda(items)                          the items where there is nvcc, else none
     NEEDS_CUDA                              for target_compatible_with: skipped where there is no nvcc
 """
@@ -138,17 +138,20 @@ def kernel_library(name, srcs, hdrs = [], deps = [], **kwargs):
     )
 
 def gpu_bundle(name, programs, run, **kwargs):
-    """NAME.tar: a folder NAME with the programs and the script that runs them."""
+    """NAME.tar: a folder NAME with bin/, the libraries that a bare machine may lack in lib/, and the script `run`."""
     native.genrule(
         name = name,
         srcs = programs + [run],
         outs = [name + ".tar"],
         cmd = """
             dir=$$(mktemp -d)
-            mkdir $$dir/{name}
-            cp -L {programs} $$dir/{name}
+            mkdir -p $$dir/{name}/bin $$dir/{name}/lib
+            cp -L {programs} $$dir/{name}/bin
             cp -L $(location {run}) $$dir/{name}/run
-            chmod 755 $$dir/{name}/*
+            ldd {programs} | sed -n 's/.* => \\(.*\\) (.*/\\1/p' | sort -u |
+                grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\\+\\+|libgcc_s|libz)\\.so' |
+                xargs -r cp -L -t $$dir/{name}/lib
+            chmod -R u+w,a+rX $$dir
             tar -C $$dir -cf $@ {name}
             rm -r $$dir
         """.format(
