@@ -31,6 +31,10 @@ static bool forward_fp32_takes(const struct attest_problem *p, char *why, size_t
     for (size_t i = 0; i < sizeof absent / sizeof *absent; ++i)
         if (absent[i].dtype != ATTEST_ABSENT)
             return refuse(why, bytes, "%s.dtype = %d, but must be absent", absent[i].field, (int)absent[i].dtype);
+    const int64_t longest = p->seqlen_q > p->seqlen_k ? p->seqlen_q : p->seqlen_k;
+    if (longest > INT32_MAX - 128) /* rows of tiles that hang over are counted in 32 bits, too */
+        return refuse(why, bytes, "seqlen_%c = %lld, but must be at most %d", p->seqlen_q == longest ? 'q' : 'k',
+                      (long long)longest, INT32_MAX - 128);
     if (p->q.dtype > ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be fp32, fp16 or bf16", p->q.dtype);
     if (p->softcap != 0) return refuse(why, bytes, "softcap = %g, but must be 0", (double)p->softcap);
     if (p->has_alibi) return refuse(why, bytes, "has_alibi = 1, but must be 0");
