@@ -1,4 +1,5 @@
 /* launch.c - grids: what may be launched, which host thread runs which cluster, what comes out of it. */
+#define _GNU_SOURCE /* mmap of no file */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
