@@ -36,7 +36,8 @@ KERNEL(MEMORY_THREADS, 1) void cp_async_kernel(const memory_in *in, cp_async_out
     STATIC_SHARED(rows, third);
     STATIC_SHARED(rows, none);
     const unsigned me = thread_x(), other = MEMORY_THREADS - 1 - me;
-    const sixteen *const x = &in->x[me], *const nowhere = in->x + (1 << 30); /* is not to be read */
+    const sixteen *const x = &in->x[me];
+    const sixteen *const nowhere = reinterpret_cast<const sixteen *>(1024); /* is not to be read */
     cp_async_16(&first[me], x);
     cp_async_commit();
     cp_async_8(&second[me].x.at[0], &x->at[0]);
