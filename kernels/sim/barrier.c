@@ -26,6 +26,7 @@ struct barrier {
 
 struct sim_barriers {
     struct barrier numbers[SIM_NAMED_BARRIERS];
+    struct sim_thread *threads[SIM_MAX_THREADS]; /* of `complete`: too many for a fiber's stack */
 };
 
 static const char *const sync_names[SIM_NAMED_BARRIERS] = {
@@ -59,7 +60,7 @@ static bool is_complete(const struct barrier *b, const struct sim_cta *cta)
 /* Everybody that waits sees what everybody did. */
 static void complete(struct barrier *b, struct sim_cta *cta)
 {
-    struct sim_thread *threads[SIM_MAX_THREADS];
+    struct sim_thread **threads = cta->barriers->threads;
     unsigned n = 0;
     for (unsigned w = 0; w < cta->num_warps; ++w) {
         struct sim_warp *warp = &cta->warps[w];

@@ -1,4 +1,5 @@
 /* fiber.c - stacks and switches. A fiber and its host thread take turns; fibers never switch to each other. */
+#define _GNU_SOURCE /* mmap of no file */
 #include "kernels/sim/fiber.h"
 
 #include <stdlib.h>
@@ -72,15 +73,19 @@ bool sim_stacks_reserve(struct sim_stacks *stacks, unsigned n)
     return true;
 }
 
-/* Poisons downwards from `top` until a stretch that nobody touched, itself poison. */
+/* Poisons downwards from `top`, line by line, until a stretch that nobody touched. */
 static void poison_stack(char *low, char *top)
 {
-    const uint64_t poison = ~(uint64_t)0;
-    uint64_t *at = (uint64_t *)top;
+    uint64_t line[8];
     unsigned untouched = 0;
-    while ((char *)at > low && untouched < UNTOUCHED_BYTES / sizeof poison) {
-        untouched = *--at == poison ? untouched + 1 : 0;
-        *at = poison;
+    for (char *at = top - sizeof line; at >= low && untouched < UNTOUCHED_BYTES; at -= sizeof line) {
+        uint64_t all = ~(uint64_t)0;
+        memcpy(line, at, sizeof line);
+        for (int i = 0; i < 8; ++i) all &= line[i];
+        untouched += sizeof line;
+        if (all == ~(uint64_t)0) continue;
+        memset(at, POISON, sizeof line);
+        untouched = 0;
     }
 }
 
@@ -132,7 +137,7 @@ __attribute__((visibility("hidden"))) void sim_fiber_base(void);
 
 static _Thread_local void *host_stack_pointer;
 
-/* A GPU rounds to nearest and keeps subnormals, whatever its host does. */
+/* A thread begins with the default environment: a GPU rounds to nearest, whatever its host does. */
 enum { DEFAULT_MXCSR = 0x1f80, DEFAULT_X87_CONTROL = 0x37f };
 
 /* What sim_switch_stacks pops. */
@@ -165,13 +170,15 @@ static void switch_to_host(struct sim_thread *thread)
 
 #else
 
+#include <fenv.h>
 #include <ucontext.h>
 
 static _Thread_local ucontext_t host_context;
 
 static void enter(unsigned high, unsigned low)
 {
-    run_body((void *)((uintptr_t)((uint64_t)high << 32 | low)));
+    fesetenv(FE_DFL_ENV); /* as above */
+    run_body((void *)(uintptr_t)((uint64_t)high << 32 | low));
 }
 
 /* The context lies at the stack's low end. */
@@ -210,14 +217,28 @@ void sim_fiber_start(struct sim_stacks *stacks, unsigned number, struct sim_thre
     prepare(thread, thread->stack_high);
 }
 
+/* What a fiber asks its host thread to do before it goes on. */
+static _Thread_local void (*host_deed)(void *argument);
+static _Thread_local void *host_argument;
+
+static bool run_host_deed(void)
+{
+    if (!host_deed) return false;
+    host_deed(host_argument);
+    host_deed = NULL;
+    return true;
+}
+
 void sim_fiber_resume(struct sim_thread *thread)
 {
-    void *fake_stack = NULL;
-    sim_self = thread;
-    before_switch(&fake_stack, thread->stack_low, SIM_STACK);
-    switch_to_fiber(thread);
-    after_switch(fake_stack, NULL, NULL);
-    sim_self = NULL;
+    do {
+        void *fake_stack = NULL;
+        sim_self = thread;
+        before_switch(&fake_stack, thread->stack_low, SIM_STACK);
+        switch_to_fiber(thread);
+        after_switch(fake_stack, NULL, NULL);
+        sim_self = NULL;
+    } while (run_host_deed());
 }
 
 void sim_fiber_suspend(void)
@@ -226,4 +247,15 @@ void sim_fiber_suspend(void)
     before_switch(&fake_stack, host_low, host_bytes);
     switch_to_host(sim_self);
     after_switch(fake_stack, &host_low, &host_bytes);
+}
+
+void sim_on_host_stack(void (*deed)(void *argument), void *argument)
+{
+    if (!sim_self) {
+        deed(argument);
+        return;
+    }
+    host_deed = deed;
+    host_argument = argument;
+    sim_fiber_suspend();
 }

@@ -18,5 +18,7 @@ void sim_fiber_start(struct sim_stacks *stacks, unsigned number, struct sim_thre
 /* Runs the thread, as sim_self, until it suspends itself. A thread that is never resumed again needs no end. */
 void sim_fiber_resume(struct sim_thread *thread);
 void sim_fiber_suspend(void);
+/* Calls deed(argument), which needs more stack than a fiber has, on the host thread's own; sim_self is NULL there. */
+void sim_on_host_stack(void (*deed)(void *argument), void *argument);
 
 #endif

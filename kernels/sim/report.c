@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/sim/fiber.h"
+
 const char *sim_rule_name(enum sim_rule rule)
 {
     static const char *const names[] = {
@@ -110,15 +112,47 @@ static const char *locate(Dwarf_Addr pc, int *line)
     return file;
 }
 
+struct place {
+    const void *site;
+    char *file;
+    size_t bytes;
+    int *line;
+};
+
+static void locate_place(void *argument)
+{
+    const struct place *p = argument;
+    pthread_mutex_lock(&dwarf_mutex);
+    const char *found = locate((Dwarf_Addr)(uintptr_t)p->site - 1, p->line); /* the site is where the call returns to */
+    if (found) snprintf(p->file, p->bytes, "%s", strncmp(found, "./", 2) == 0 ? found + 2 : found);
+    pthread_mutex_unlock(&dwarf_mutex);
+}
+
+struct place {
+    const void *site;
+    char *file;
+    size_t bytes;
+    int *line;
+};
+
+static void *locate_place(void *argument)
+{
+    const struct place *p = argument;
+    pthread_mutex_lock(&dwarf_mutex);
+    const char *found = locate((Dwarf_Addr)(uintptr_t)p->site - 1, p->line); /* the site is where the call returns to */
+    if (found) snprintf(p->file, p->bytes, "%s", strncmp(found, "./", 2) == 0 ? found + 2 : found);
+    pthread_mutex_unlock(&dwarf_mutex);
+    return NULL;
+}
+
+/* On a host thread of its own: libdw takes more stack than a fiber has. */
 void sim_locate(const void *site, char *file, size_t bytes, int *line)
 {
+    struct place place = {site, file, bytes, line};
+    pthread_t thread;
     *line = 0;
     snprintf(file, bytes, "?");
-    if (!site) return;
-    pthread_mutex_lock(&dwarf_mutex);
-    const char *found = locate((Dwarf_Addr)(uintptr_t)site - 1, line); /* the site is where the call returns to */
-    if (found) snprintf(file, bytes, "%s", strncmp(found, "./", 2) == 0 ? found + 2 : found);
-    pthread_mutex_unlock(&dwarf_mutex);
+    if (site && pthread_create(&thread, NULL, locate_place, &place) == 0) pthread_join(thread, NULL);
 }
 
 /* ---- addresses ---------------------------------------------------------------------------------------------- */

@@ -237,15 +237,15 @@ Test(barriers, mistakes_are_found)
     expect_mistake(TOO_MANY, SIM_BARRIER_COUNT, "bar.arrive", "the CTA has 96");
     expect_mistake(TWO_COUNTS, SIM_BARRIER_COUNT, "bar.sync", " threads at barrier 1, where bar.sync of thread (");
     expect_mistake(TWICE, SIM_BARRIER_COUNT, "bar.arrive", "again before");
-    expect_mistake(TWO_PLACES, SIM_DIVERGED, "bar.sync", "other threads of the warp came");
-    expect_mistake(TWO_PLACES_OF_BLOCK, SIM_DIVERGED, "bar.sync", "other threads of the CTA came");
+    expect_mistake(TWO_PLACES, SIM_DIVERGED, "bar.sync", "Other threads of the warp came");
+    expect_mistake(TWO_PLACES_OF_BLOCK, SIM_DIVERGED, "bar.sync", "Other threads of the CTA came");
     expect_mistake(HALF_WARP_ELSEWHERE, SIM_DIVERGED, "bar.sync", "waits in bar.sync ");
     expect_mistake(LEFT_OVER, SIM_LEFT_PENDING, "bar.arrive", "32 of 64 threads at barrier 7");
     expect_mistake(NEVER_COMPLETE, SIM_DEADLOCK, "bar.sync", "threads 0-31 wait at ");
     expect_mistake(CLUSTER_TWICE, SIM_BARRIER_COUNT, "barrier.cluster.arrive", "has not waited");
     expect_mistake(CLUSTER_WAIT_FIRST, SIM_BARRIER_COUNT, "barrier.cluster.wait", "has not arrived");
     expect_mistake(CLUSTER_NO_WAIT, SIM_LEFT_PENDING, "barrier.cluster.arrive", "without a wait");
-    expect_mistake(MAP_BEYOND, SIM_BAD_OPERAND, "mapa", "rank 1 of a cluster of 1");
+    expect_mistake(MAP_BEYOND, SIM_BAD_OPERAND, "mapa", "Rank 1 of a cluster of 1");
     expect_mistake(MAP_ELSEWHERE, SIM_BAD_OPERAND, "mapa", "not in this CTA's shared memory");
 }
 

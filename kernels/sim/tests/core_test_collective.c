@@ -305,5 +305,5 @@ Test(collectives, warpgroups_that_do_not_meet_are_found)
 {
     expect_group(GROUP_EXITS, 256, "wgmma", "exited");
     expect_group(GROUP_TWO_PLACES, 128, "wgmma", "waits in wgmma");
-    expect_group(GROUP_MEETS, 96, "wgmma", "four whole warps");
+    expect_group(GROUP_MEETS, 96, "wgmma", "Four whole warps");
 }
