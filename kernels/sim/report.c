@@ -128,31 +128,13 @@ static void locate_place(void *argument)
     pthread_mutex_unlock(&dwarf_mutex);
 }
 
-struct place {
-    const void *site;
-    char *file;
-    size_t bytes;
-    int *line;
-};
-
-static void *locate_place(void *argument)
-{
-    const struct place *p = argument;
-    pthread_mutex_lock(&dwarf_mutex);
-    const char *found = locate((Dwarf_Addr)(uintptr_t)p->site - 1, p->line); /* the site is where the call returns to */
-    if (found) snprintf(p->file, p->bytes, "%s", strncmp(found, "./", 2) == 0 ? found + 2 : found);
-    pthread_mutex_unlock(&dwarf_mutex);
-    return NULL;
-}
-
-/* On a host thread of its own: libdw takes more stack than a fiber has. */
+/* libdw takes more stack than a fiber has. */
 void sim_locate(const void *site, char *file, size_t bytes, int *line)
 {
     struct place place = {site, file, bytes, line};
-    pthread_t thread;
     *line = 0;
     snprintf(file, bytes, "?");
-    if (site && pthread_create(&thread, NULL, locate_place, &place) == 0) pthread_join(thread, NULL);
+    if (site) sim_on_host_stack(locate_place, &place);
 }
 
 /* ---- addresses ---------------------------------------------------------------------------------------------- */
