@@ -73,7 +73,7 @@ static void complete(struct barrier *b, struct sim_cta *cta)
     }
     if (b->arrivals && n) sim_acquire(threads[0], &b->clock);
     if (b->arrivals) sim_clock_reset(cta->cluster, &b->clock);
-    sim_clock_barrier(threads, n);
+    if (n) sim_clock_barrier(threads, n);
     const struct sim_clock clock = b->clock;
     memset(b, 0, sizeof *b);
     b->clock = clock;
@@ -97,7 +97,7 @@ static void check_arrival(const struct barrier *b, unsigned id, unsigned expecte
     struct sim_thread *self = sim_self;
     const unsigned w = self->warp->index;
     const uint32_t elsewhere = self->warp->at_barrier & ~b->lanes[w];
-    sim_check_converged(self, instruction, site);
+    sim_check_converged(self, b->lanes[w], instruction, site);
     if (elsewhere) sim_fail_elsewhere(self, instruction, site, &self->warp->lanes[__builtin_ctz(elsewhere)]);
     if (!b->open) return;
     if (b->expected != expected)

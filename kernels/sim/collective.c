@@ -53,14 +53,13 @@ static bool is_same(const struct sim_meeting *meeting, const struct sim_meeting 
            (wanted->places == ANY_PLACE || sim_same_place(meeting->site, wanted->site));
 }
 
-/* Lanes of the warp that wait for this thread in a collective of theirs, though it is at another, perhaps `own`. */
-static void check_warp(struct sim_thread *thread, const struct sim_meeting *own, const char *instruction,
-                       const void *site)
+/* Lanes of the warp, save those in `come`, that wait for this thread in a collective, though it is at another. */
+static void check_warp(struct sim_thread *thread, uint32_t come, const char *instruction, const void *site)
 {
     struct sim_warp *warp = thread->warp;
-    for (uint32_t left = warp->meeting; left; left &= left - 1) {
+    for (uint32_t left = warp->meeting & ~come; left; left &= left - 1) {
         const struct sim_thread *other = &warp->lanes[__builtin_ctz(left)];
-        if (other->meeting != own && other->meeting->members >> thread->lane & 1)
+        if (other->meeting->members >> thread->lane & 1)
             sim_fail_elsewhere(thread, instruction, site, other);
     }
 }
@@ -77,13 +76,19 @@ static struct sim_thread *in_meeting(struct sim_thread *threads, unsigned n, con
     return NULL;
 }
 
-void sim_check_converged(struct sim_thread *thread, const char *instruction, const void *site)
+/* The same of the collectives of warpgroups. */
+static void check_warp_in_group(struct sim_thread *thread, uint32_t come, const char *instruction, const void *site)
 {
-    if (thread->warp->meeting) check_warp(thread, NULL, instruction, site);
     const struct sim_meeting *group = first_of_group(thread->warp)->group_meeting;
-    if (!group) return;
-    const struct sim_thread *other = in_meeting(thread->warp->lanes, thread->warp->num_lanes, group);
-    if (other) sim_fail_elsewhere(thread, instruction, site, other);
+    for (unsigned i = 0; group && i < thread->warp->num_lanes; ++i)
+        if (thread->warp->lanes[i].meeting == group && !(come >> i & 1))
+            sim_fail_elsewhere(thread, instruction, site, &thread->warp->lanes[i]);
+}
+
+void sim_check_converged(struct sim_thread *thread, uint32_t come, const char *instruction, const void *site)
+{
+    check_warp(thread, come, instruction, site);
+    check_warp_in_group(thread, come, instruction, site);
 }
 
 /* Members that wait at a barrier of the CTA, which opens for whole warps. */
@@ -104,8 +109,8 @@ static struct sim_meeting *find(struct sim_thread *self, const struct sim_meetin
         struct sim_meeting *meeting = warp->lanes[__builtin_ctz(left)].meeting;
         if (is_same(meeting, wanted)) found = meeting;
     }
-    if (!found) sim_check_converged(self, wanted->instruction, wanted->site);
-    else if (left & ~found->arrived) check_warp(self, found, wanted->instruction, wanted->site);
+    if (!found) sim_check_converged(self, 0, wanted->instruction, wanted->site);
+    else if (left & ~found->arrived) check_warp(self, found->arrived, wanted->instruction, wanted->site);
     return found;
 }
 
@@ -200,7 +205,7 @@ static void check_group(struct sim_thread *self, struct sim_warp *first, const s
                      "four whole warps must execute it; lanes 0x%08x of warp %u have exited", first[w].exited,
                      first[w].index);
     check_barriers(self, wanted);
-    if (self->warp->meeting) check_warp(self, NULL, instruction, wanted->site);
+    check_warp(self, 0, instruction, wanted->site);
     const struct sim_meeting *meeting = first->group_meeting;
     if (meeting && !is_same(meeting, wanted))
         sim_fail_elsewhere(self, instruction, wanted->site, in_meeting(first->lanes, SIM_WARPGROUP, meeting));

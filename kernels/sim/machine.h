@@ -186,8 +186,9 @@ void sim_collect_warpgroup(const char *instruction, const void *site, void *args
 /* For a report of who waits for what: " (lanes 16-31 absent)", " (64 of 96 threads have come)"; "" elsewhere. */
 void sim_describe_meeting(const struct sim_thread *thread, char *text, size_t bytes);
 void sim_describe_barrier(const struct sim_thread *thread, char *text, size_t bytes); /* barrier.c */
-/* The thread comes to an instruction that all of its warp must execute: SIM_DIVERGED if lanes wait for it elsewhere. */
-void sim_check_converged(struct sim_thread *thread, const char *instruction, const void *site);
+/* The thread comes to an instruction that all of its warp must execute and that the lanes in `come` have come to:
+ * SIM_DIVERGED if others wait for it in a collective. */
+void sim_check_converged(struct sim_thread *thread, uint32_t come, const char *instruction, const void *site);
 /* SIM_DIVERGED: `other` waits for the thread, which is at another instruction. */
 _Noreturn void sim_fail_elsewhere(struct sim_thread *thread, const char *instruction, const void *site,
                                   const struct sim_thread *other);

@@ -259,6 +259,35 @@ Test(barriers, clusters_need_sm_90)
     sim_gpu_destroy(gpu);
 }
 
+/* ---- lanes ahead of others ------------------------------------------------------------------------------------ */
+
+static void run_no_group(struct sim_warp *first, void *const args[SIM_WARPGROUP])
+{
+    (void)first, (void)args;
+}
+
+/* Who has arrived goes on, to a collective or another barrier, while lanes of its warp have not arrived. */
+static void run_ahead(const void *args)
+{
+    (void)args;
+    uint64_t none = 0;
+    sim_named_barrier_arrive(1, 128);
+    sim_ballot(~0u, true);
+    sim_named_barrier_arrive(2, 128);
+    sim_collect_warpgroup("wgmma", __builtin_return_address(0), &none, run_no_group);
+    sim_named_barrier_arrive(3, 128);
+    sim_sync_threads();
+}
+
+Test(barriers, let_lanes_that_arrive_run_ahead)
+{
+    const struct sim_launch launch = core_launch("run_ahead", run_ahead, 128, NULL, 0);
+    for (unsigned seed = 0; seed < NUM_SEEDS; ++seed) {
+        const struct sim_options options = core_options(seed);
+        expect_clean(&launch, &options);
+    }
+}
+
 /* ---- exits --------------------------------------------------------------------------------------------------- */
 
 /* Threads that have exited are not waited for, whatever the order; one CTA of a cluster is gone at once. */
