@@ -59,20 +59,15 @@ void sim_log_free(struct sim_thread *thread)
 
 /* ---- one warp instruction ----------------------------------------------------------------------------------- */
 
-static int compare_numbers(const void *a, const void *b)
+/* Puts a number among n that ascend, unless it is there; returns how many there are. Mostly it is the greatest. */
+static int put(uint64_t *numbers, int n, uint64_t number)
 {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts numbers and drops equal ones; returns how many are left. */
-static int distinct(uint64_t *numbers, int n)
-{
-    qsort(numbers, (size_t)n, sizeof *numbers, compare_numbers);
-    int m = 0;
-    for (int i = 0; i < n; i++)
-        if (m == 0 || numbers[m - 1] != numbers[i]) numbers[m++] = numbers[i];
-    return m;
+    int at = n;
+    while (at > 0 && numbers[at - 1] > number) at--;
+    if (at > 0 && numbers[at - 1] == number) return n;
+    memmove(numbers + at + 1, numbers + at, (size_t)(n - at) * sizeof *numbers);
+    numbers[at] = number;
+    return n + 1;
 }
 
 static void count_global(struct sim_counts *counts, const struct entry *group, int n)
@@ -80,10 +75,10 @@ static void count_global(struct sim_counts *counts, const struct entry *group, i
     uint64_t sectors[2 * SIM_WARP];
     int m = 0;
     for (int i = 0; i < n; i++) {
-        sectors[m++] = group[i].address / SECTOR;
-        sectors[m++] = (group[i].address + group[i].bytes - 1) / SECTOR;
+        m = put(sectors, m, group[i].address / SECTOR);
+        m = put(sectors, m, (group[i].address + group[i].bytes - 1) / SECTOR);
     }
-    *(group->write ? &counts->global_write_sectors : &counts->global_read_sectors) += (uint64_t)distinct(sectors, m);
+    *(group->write ? &counts->global_write_sectors : &counts->global_read_sectors) += (uint64_t)m;
     *(group->write ? &counts->global_write_requests : &counts->global_read_requests) += 1;
 }
 
@@ -95,8 +90,7 @@ static void count_phase(struct sim_counts *counts, const struct entry *group, in
     int m = 0;
     for (int i = 0; i < n; i++)
         for (uint64_t w = group[i].address / BANK_BYTES; w <= (group[i].address + group[i].bytes - 1) / BANK_BYTES; w++)
-            words[m++] = w;
-    m = distinct(words, m);
+            m = put(words, m, w);
     for (int i = 0; i < m; i++) {
         const unsigned taken = ++banks[words[i] % BANKS];
         if (taken > most) most = taken;
@@ -143,30 +137,55 @@ static void number(struct entry *entries, size_t n)
         entries[i].nth = i > 0 && compare_place(&entries[i - 1], &entries[i]) == 0 ? entries[i - 1].nth + 1 : 0;
 }
 
-void sim_log_flush(struct sim_warp *warp)
+static void count_group(struct sim_counts *counts, const struct entry *group, int n)
 {
-    size_t n = 0;
-    for (unsigned l = 0; l < warp->num_lanes; l++)
-        if (warp->lanes[l].log) n += warp->lanes[l].log->n;
-    if (n == 0) return;
+    if (group->shared) count_shared(counts, group, n);
+    else count_global(counts, group, n);
+}
+
+/* All lanes, of those that accessed anything, did the same at the same places: their i-th accesses belong together. */
+static bool count_in_step(struct sim_counts *counts, struct sim_access_log *const *logs, int n)
+{
+    for (int l = 1; l < n; l++) {
+        if (logs[l]->n != logs[0]->n) return false;
+        for (size_t i = 0; i < logs[0]->n; i++)
+            if (compare_place(&logs[l]->entries[i], &logs[0]->entries[i]) != 0) return false;
+    }
+    for (size_t i = 0; i < logs[0]->n; i++) {
+        struct entry group[SIM_WARP];
+        for (int l = 0; l < n; l++) group[l] = logs[l]->entries[i];
+        count_group(counts, group, n);
+    }
+    return true;
+}
+
+static void count_sorted(struct sim_counts *counts, struct sim_access_log *const *logs, int num_logs)
+{
+    size_t n = 0, at = 0;
+    for (int l = 0; l < num_logs; l++) n += logs[l]->n;
     struct entry *entries = malloc(n * sizeof *entries);
     if (!entries) abort();
-    size_t at = 0;
-    for (unsigned l = 0; l < warp->num_lanes; l++) {
-        struct sim_access_log *log = warp->lanes[l].log;
-        if (!log || log->n == 0) continue;
-        memcpy(entries + at, log->entries, log->n * sizeof *entries);
-        number(entries + at, log->n);
-        at += log->n;
-        log->n = 0;
+    for (int l = 0; l < num_logs; at += logs[l]->n, l++) {
+        memcpy(entries + at, logs[l]->entries, logs[l]->n * sizeof *entries);
+        number(entries + at, logs[l]->n);
     }
     qsort(entries, n, sizeof *entries, compare_group);
-    struct sim_counts *counts = warp->cta->cluster->counts;
     for (size_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && compare_place(&entries[i], &entries[end]) == 0 && entries[end].nth == entries[i].nth;
-             end++) {}
-        if (entries[i].shared) count_shared(counts, entries + i, (int)(end - i));
-        else count_global(counts, entries + i, (int)(end - i));
+        for (end = i + 1; end < n && compare_place(&entries[i], &entries[end]) == 0 && entries[end].nth == entries[i].nth;)
+            end++;
+        count_group(counts, entries + i, (int)(end - i));
     }
     free(entries);
+}
+
+void sim_log_flush(struct sim_warp *warp)
+{
+    struct sim_access_log *logs[SIM_WARP];
+    int n = 0;
+    for (unsigned l = 0; l < warp->num_lanes; l++)
+        if (warp->lanes[l].log && warp->lanes[l].log->n > 0) logs[n++] = warp->lanes[l].log;
+    if (n == 0) return;
+    struct sim_counts *counts = warp->cta->cluster->counts;
+    if (!count_in_step(counts, logs, n)) count_sorted(counts, logs, n);
+    for (int l = 0; l < n; l++) logs[l]->n = 0;
 }
