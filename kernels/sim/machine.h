@@ -11,7 +11,7 @@
  *   barrier.c     barriers of CTAs and clusters        report.c    findings, source lines
  *   registers.c   register budgets                     count.c     counters
  *   place.c       indices, mapa, trap
- *   mbarrier.c copy.c tensor_map.c tensor_copy.c wgmma.c   asynchronous work
+ *   mbarrier.c copy.c bulk.c tensor_map.c tensor_copy.c wgmma.c wgmma_operand.c   asynchronous work
  *   unit.c mma.c  tensor cores                         approx.c    special functions */
 #ifndef ATTEST_SIM_MACHINE_H
 #define ATTEST_SIM_MACHINE_H
@@ -34,10 +34,10 @@ enum {
 #define SIM_SITE __builtin_extract_return_addr(__builtin_return_address(0))
 
 /* Clocks. Agents of a cluster are its threads (agent = index in the cluster) and whatever works beside them:
- * asynchronous copies, wgmma. Every synchronising act of an agent opens a new interval; (agent, interval) is an epoch,
- * and the vector clock of a thread says up to which interval it has seen the deeds of each agent, and the same for what
- * may be read through the async proxy. A thread counts its own intervals; all other agents draw theirs from one counter of
- * the cluster, so that an interval names an asynchronous deed. The last agent number is not used. */
+ * asynchronous copies, wgmma. Every synchronising act of an agent opens a new interval; (agent, interval) is an
+ * epoch, and the vector clock of a thread says up to which interval it has seen the deeds of each agent, and the same
+ * for what may be read through the async proxy. A thread counts its own intervals; all other agents draw theirs from
+ * one counter of the cluster, so that an interval names an asynchronous deed. The last agent number is not used. */
 enum { SIM_AGENT_BITS = 12, SIM_INTERVAL_BITS = 20, SIM_MAX_AGENTS = (1 << SIM_AGENT_BITS) - 1 };
 typedef uint32_t sim_epoch; /* agent << SIM_INTERVAL_BITS | interval; 0: never */
 
@@ -174,9 +174,10 @@ void sim_locate(const void *site, char *file, size_t bytes, int *line);
 
 /* ---- collective.c ----------------------------------------------------------------------------------------- */
 
-/* Every lane in `members` (a mask of lanes that have not exited; the caller's own bit is set) calls this at the same site
- * with its own `args`; the last to arrive calls run(lanes' args by lane, NULL for non-members) once, for all, then all go
- * on. Else SIM_DIVERGED: another instruction or source line, an absent or exited member. Orders no memory accesses. */
+/* Every lane in `members` (a mask of lanes that have not exited; the caller's own bit is set) calls this at the same
+ * site with its own `args`; the last to arrive calls run(lanes' args by lane, NULL for non-members) once, for all,
+ * then all go on. Else SIM_DIVERGED: another instruction or source line, an absent or exited member. Orders no memory
+ * accesses. */
 void sim_collect_warp(const char *instruction, const void *site, uint32_t members, void *args,
                       void (*run)(struct sim_warp *warp, void *const args[SIM_WARP]));
 /* The same over the four warps of the caller's warpgroup, all 128 threads; args by thread of the warpgroup. */
@@ -222,22 +223,22 @@ void sim_clocks_end(struct sim_cluster *cluster);
 
 /* ---- watching memory: access.c, shared.c, global.c ---------------------------------------------------------- */
 
-/* What a cluster's run is watched with: its clocks, the shadow of its accesses. launch.c calls begin when cluster, CTAs
- * and threads are filled in (`gpu`, `launch`, `windows`, `counts` too), then sim_shared_create for each CTA; end after the
- * last sim_shared_destroy, whether the run ended well or not. */
+/* What a cluster's run is watched with: its clocks, the shadow of its accesses. launch.c calls begin when cluster,
+ * CTAs and threads are filled in (`gpu`, `launch`, `windows`, `counts` too), then sim_shared_create for each CTA; end
+ * after the last sim_shared_destroy, whether the run ended well or not. */
 void sim_watch_begin(struct sim_cluster *cluster);
 void sim_watch_end(struct sim_cluster *cluster);
 
-/* An access by the running thread, through the generic proxy, to shared, global or constant memory or its own registers:
- * bounds, alignment (`align` 1: none asked), initialised, races, in-flight bytes; counts. Any address: the file finds out
- * what it is. */
+/* An access by the running thread, through the generic proxy, to shared, global or constant memory or its own
+ * registers: bounds, alignment (`align` 1: none asked), initialised, races, in-flight bytes; counts. Any address: the
+ * file finds out what it is. */
 void sim_watch_read(const void *address, size_t bytes, size_t align, const char *instruction, const void *site);
 void sim_watch_write(void *address, size_t bytes, size_t align, const char *instruction, const void *site);
 
 /* An asynchronous operation of `issuer`: checked as an access of the issuer now (through the async proxy: also that
- * generic writes to be read were fenced), and recorded as a deed of `epoch`: whoever touches these bytes against it before
- * having seen `epoch` is found guilty of SIM_MISSING_WAIT. `instruction` and `site` name the operation in that report;
- * sim_self may be NULL. Bytes are moved by the caller, at the time the scheduler chooses. */
+ * generic writes to be read were fenced), and recorded as a deed of `epoch`: whoever touches these bytes against it
+ * before having seen `epoch` is found guilty of SIM_MISSING_WAIT. `instruction` and `site` name the operation in that
+ * report; sim_self may be NULL. Bytes are moved by the caller, at the time the scheduler chooses. */
 struct sim_deed {
     struct sim_thread *issuer;
     sim_epoch epoch;
@@ -259,7 +260,8 @@ void sim_registers_fence(struct sim_thread *thread);
 
 /* Shared memory, by CTA. */
 bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset);
-/* "mbarrier": ordinary accesses are findings from now on; NULL ends it, and the bytes hold nothing. Checks the bounds. */
+/* "mbarrier": ordinary accesses are findings from now on; NULL ends it, and the bytes hold nothing. Checks the
+ * bounds. */
 void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what, const void *site);
 struct sim_shared *sim_shared_create(struct sim_cta *cta, size_t dynamic_bytes);
 void sim_shared_destroy(struct sim_shared *shared);

@@ -19,7 +19,8 @@ enum {
     RED_ZONE = 16
 };
 
-/* Values of `write` that are no epoch: bytes outside of allocations, and those of an object that is not ordinary memory. */
+/* Values of `write` that are no epoch: bytes outside of allocations, and those of an object that is not ordinary
+ * memory. */
 static const sim_epoch OUTSIDE = 0xFFFFFFFF, PROTECTED = 0xFFFFFFFE;
 
 struct cell {
@@ -320,6 +321,9 @@ void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const c
     if (!inside)
         sim_fail(sim_self, SIM_OUT_OF_BOUNDS, what ? what : "end of an object", site, object,
                  "An object must lie in a shared memory allocation of this CTA.");
+    const struct access own = {sim_self, sim_self->agent << SIM_INTERVAL_BITS | sim_self->interval, sim_pack_site(site),
+                               site, what, ACCESS_WRITE, false};
+    if (what && cta->cluster->watched) sim_shared_access(&own, rank, offset, bytes);
     fill(shared, offset, bytes, what ? PROTECTED : 0);
     if (what) shared->protected_as = what;
 }
