@@ -161,7 +161,8 @@ static inline bool in_stack(const struct sim_thread *thread, const void *address
 static void check_alignment(const struct access *a, const void *address, size_t align)
 {
     if ((uintptr_t)address & (align - 1))
-        sim_fail(a->thread, SIM_MISALIGNED, a->instruction, a->pc, address, "The address is no multiple of %zu.", align);
+        sim_fail(a->thread, SIM_MISALIGNED, a->instruction, a->pc, address, "The address is no multiple of %zu.",
+                 align);
 }
 
 /* What is neither shared nor global: arguments and constants may be read. */
@@ -327,8 +328,9 @@ void sim_fail_fence(const struct access *a, const void *address, const struct pa
 {
     const struct sim_cluster *cluster = a->thread->cta->cluster;
     const unsigned agent = agent_of(other->epoch);
-    const struct sim_thread *writer = agent < cluster->num_threads ? &cluster->threads[agent]
-                                                                   : cluster->watch->async[interval_of(other->epoch)].issuer;
+    const bool async = agent >= cluster->num_threads;
+    const struct sim_thread *writer =
+        async ? cluster->watch->async[interval_of(other->epoch)].issuer : &cluster->threads[agent];
     char file[128];
     int line;
     sim_locate(sim_unpack_site(other->site), file, sizeof file, &line);

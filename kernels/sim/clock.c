@@ -1,8 +1,9 @@
 /* clock.c - who has seen what.
  *
- * A vector holds, for every agent, up to which of its intervals the owner has seen its deeds, and up to which they may be
- * read through the async proxy. Vectors that are equal are shared and copied before they change, so that a barrier costs
- * one vector and not one a thread. A thread's own entry may lag: its interval and `fenced` are in the thread. */
+ * A vector holds, for every agent, up to which of its intervals the owner has seen its deeds, and up to which they
+ * may be read through the async proxy. Vectors that are equal are shared and copied before they change, so that a
+ * barrier costs one vector and not one a thread. A thread's own entry may lag: its interval and `fenced` are in the
+ * thread. */
 #include "kernels/sim/watch.h"
 
 #include <stdlib.h>

@@ -171,9 +171,9 @@ static void count_sorted(struct sim_counts *counts, struct sim_access_log *const
     }
     qsort(entries, n, sizeof *entries, compare_group);
     for (size_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && compare_place(&entries[i], &entries[end]) == 0 && entries[end].nth == entries[i].nth;)
-            end++;
-        count_group(counts, entries + i, (int)(end - i));
+        const struct entry *first = &entries[i];
+        for (end = i + 1; end < n && compare_place(first, &entries[end]) == 0 && entries[end].nth == first->nth;) end++;
+        count_group(counts, first, (int)(end - i));
     }
     free(entries);
 }

@@ -1,9 +1,9 @@
 /* global.c - global memory: what was mapped, and the shadow that watches it.
  *
- * A page of 4096 bytes has a byte of rights for each of its bytes; where a kernel may write, also cells: who wrote, read
- * or reduced a word last, in which cluster of which launch. Cells are of 4 bytes, refined to 2 or 1 when something smaller
- * is accessed. Pages are found by a hash table that changes between launches only. Clusters on several host threads share
- * the shadow: cells are touched under their page's lock, rights are read without. */
+ * A page of 4096 bytes has a byte of rights for each of its bytes; where a kernel may write, also cells: who wrote,
+ * read or reduced a word last, in which cluster of which launch. Cells are of 4 bytes, refined to 2 or 1 when
+ * something smaller is accessed. Pages are found by a hash table that changes between launches only. Clusters on
+ * several host threads share the shadow: cells are touched under their page's lock, rights are read without. */
 #include "kernels/sim/watch.h"
 
 #include <stdatomic.h>

@@ -42,8 +42,8 @@ void sim_readers_destroy(struct readers *r)
     free(r);
 }
 
-/* Who is ordered after this access is ordered after the member too. What a thread hands over holds all that it has seen;
- * the end of an asynchronous deed says nothing of what its issuer had seen. */
+/* Who is ordered after this access is ordered after the member too. What a thread hands over holds all that it has
+ * seen; the end of an asynchronous deed says nothing of what its issuer had seen. */
 static bool stands_for(const struct access *a, sim_epoch member)
 {
     const bool async = agent_of(a->epoch) != a->thread->agent;

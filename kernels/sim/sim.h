@@ -65,13 +65,14 @@ struct sim_report {
 };
 
 /* Exact and repeatable: the same for every seed and number of workers, unless a kernel's own work depends on it.
- * "Moved" bytes of ordinary accesses need `counting`. */
+ * Sectors, requests, wavefronts and conflicts need `counting`: they group what the lanes of a warp do between two
+ * meetings of the warp, the n-th access of each at one place in the program. */
 struct sim_counts {
     uint64_t launches, blocks;
     uint64_t global_read_bytes, global_write_bytes;   /* asked for by instructions, copies of every kind included */
     uint64_t global_read_sectors, global_write_sectors; /* of 32 bytes, each once a warp instruction or bulk copy */
     uint64_t global_read_requests, global_write_requests; /* warp instructions and bulk copies */
-    uint64_t shared_read_bytes, shared_write_bytes;
+    uint64_t shared_read_bytes, shared_write_bytes;   /* by threads and warps; not bulk copies, not wgmma */
     uint64_t shared_read_requests, shared_write_requests; /* warp instructions */
     uint64_t shared_wavefronts;  /* of 128 bytes in 32 banks, that those requests take */
     uint64_t shared_bank_conflicts; /* wavefronts beyond the fewest that the bytes allow */
@@ -107,7 +108,8 @@ bool sim_map_tensor(struct sim_gpu *gpu, const char *name, const void *data, siz
                     const int64_t *shape, const int64_t *stride, int access);
 void sim_unmap_all(struct sim_gpu *gpu);
 
-/* Finds bytes mapped SIM_WRITE but neither SIM_READ nor SIM_INITIALISED that no launch has written: SIM_NOT_WRITTEN, with a report. */
+/* Finds bytes mapped SIM_WRITE but neither SIM_READ nor SIM_INITIALISED that no launch has written: SIM_NOT_WRITTEN,
+ * with a report. */
 enum sim_rule sim_check_written(struct sim_gpu *gpu);
 
 /* A launch, as device/launch.h makes it. */

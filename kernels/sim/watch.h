@@ -68,8 +68,8 @@ _Noreturn void sim_fail_fence(const struct access *access, const void *address, 
 
 /* ---- readers.c -------------------------------------------------------------------------------------------- */
 
-/* Sets of epochs, as numbers: who has read a cell since it was written. 0 is the empty set. Sets are lists that share their
- * tails; adding the same epoch to the same set gives the same set, so that a tile read by everybody has few. */
+/* Sets of epochs, as numbers: who has read a cell since it was written. 0 is the empty set. Sets are lists that share
+ * their tails; adding the same epoch to the same set gives the same set, so that a tile read by everybody has few. */
 enum { READERS_MEMO = 4096 };
 
 struct readers {
@@ -109,7 +109,7 @@ static inline bool readers_seen(struct readers *readers, uint32_t set, const str
     return sim_readers_all_seen(readers, set, a, memo, other);
 }
 
-/* Sets that are held nowhere any more go: between these two the owner replaces all that it holds by what _keep gives. */
+/* Sets that nobody holds any more go: between these two the owner replaces all that it holds by what _keep gives. */
 void sim_readers_sweep_begin(struct readers *readers);
 uint32_t sim_readers_keep(struct readers *readers, uint32_t set);
 void sim_readers_sweep_end(struct readers *readers);

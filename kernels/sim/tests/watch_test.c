@@ -64,7 +64,8 @@ static void expect(watched *kernel, struct watched_args args, enum sim_rule rule
 {
     const int found = kernel(gpu, &args);
     const struct sim_report *r = sim_last_report(gpu);
-    cr_assert(found == (int)rule && r->rule == rule, "%s, not %s: %s", sim_rule_name(found), sim_rule_name(rule), r->text);
+    cr_assert(found == (int)rule && r->rule == rule, "%s, not %s: %s", sim_rule_name(found), sim_rule_name(rule),
+              r->text);
     cr_assert(strstr(r->file, "watch_test.cu") != NULL && r->line == line_of(mark, n), "%s:%d: %s", r->file, r->line,
               r->text);
     cr_assert_str_eq(r->address, address, "%s", r->text);
@@ -85,8 +86,8 @@ Test(watch, global_memory_is_known_to_the_byte)
            "global in + 4 bytes", "not to be written");
     expect(watched_load_and_store, ARGS(.from = out, .to = out), SIM_OUT_OF_BOUNDS, "load", 1, "global out + 0 bytes",
            "not to be read");
-    expect(watched_load_and_store, ARGS(.from = (const float *)((const char *)in + 2), .to = out), SIM_MISALIGNED, "load",
-           1, "global in + 2 bytes", "no multiple of 4");
+    expect(watched_load_and_store, ARGS(.from = (const float *)((const char *)in + 2), .to = out), SIM_MISALIGNED,
+           "load", 1, "global in + 2 bytes", "no multiple of 4");
     sim_map(gpu, "odd", (char *)out + 600, 6, SIM_WRITE);
     expect(watched_load_and_store, ARGS(.from = in, .to = (float *)((char *)out + 604)), SIM_OUT_OF_BOUNDS, "store", 1,
            "global, 0 bytes past the end of odd", "not mapped");

@@ -106,8 +106,8 @@ KERNEL(64, 1) void own_bytes(struct watched_args a)
 }
 WATCHED(own_bytes, 1, 64)
 
-// Everybody reads one word, n times with a barrier after each; thread 0 writes it before and, in the end, after the last
-// barrier, or with `early` before it.
+// Everybody reads one word, n times with a barrier after each; thread 0 writes it before and, in the end, after the
+// last barrier, or with `early` before it.
 KERNEL(256, 1) void many_readers(struct watched_args a)
 {
     STATIC_SHARED(float, word);

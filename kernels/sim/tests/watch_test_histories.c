@@ -1,9 +1,9 @@
 /* watch_test_histories.c - random histories of accesses, against happens-before by its definition.
  *
- * A history is a list of events of a few threads and asynchronous operations: accesses, releases and acquires, barriers,
- * fences, asynchronous copies and their ends. The simulated GPU is given the events one by one, until it fails; the model
- * here keeps for each event the set of all events that happen before it, and compares every pair of accesses. Both must
- * stop at the same event, for the same rule. */
+ * A history is a list of events of a few threads and asynchronous operations: accesses, releases and acquires,
+ * barriers, fences, asynchronous copies and their ends. The simulated GPU is given the events one by one, until it
+ * fails; the model here keeps for each event the set of all events that happen before it, and compares every pair of
+ * accesses. Both must stop at the same event, for the same rule. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,9 @@ enum {
     BYTES = 48
 };
 
-enum kind { READ, WRITE, RELEASE, ACQUIRE, BARRIER, FENCE, ISSUE_READ, ISSUE_WRITE, FINISH_FOR_CLOCK, FINISH_FOR_THREAD };
+enum kind {
+    READ, WRITE, RELEASE, ACQUIRE, BARRIER, FENCE, ISSUE_READ, ISSUE_WRITE, FINISH_FOR_CLOCK, FINISH_FOR_THREAD
+};
 
 struct event {
     enum kind kind;
@@ -47,8 +49,8 @@ static unsigned draw(unsigned n)
     return (unsigned)(state >> 33) % n;
 }
 
-static bool is_access(enum kind kind) { return kind == READ || kind == WRITE || kind == ISSUE_READ || kind == ISSUE_WRITE; }
 static bool is_issue(enum kind kind) { return kind == ISSUE_READ || kind == ISSUE_WRITE; }
+static bool is_access(enum kind kind) { return kind == READ || kind == WRITE || is_issue(kind); }
 static bool is_write(enum kind kind) { return kind == WRITE || kind == ISSUE_WRITE; }
 
 static enum kind draw_kind(unsigned accesses, unsigned issues)
@@ -114,8 +116,8 @@ static unsigned conflict(const struct history *h, const struct model *m, int oth
     return 1u << (!is_issue(e->kind) || has(&m->before[e->thread], other) ? SIM_RACE : SIM_MISSING_WAIT);
 }
 
-/* Byte by byte: the last write, and the reads since. Gives the rules that the access may be said to break (1 << rule), more
- * than one where several reads are unordered; 0: none. */
+/* Byte by byte: the last write, and the reads since. Gives the rules that the access may be said to break (1 <<
+ * rule), more than one where several reads are unordered; 0: none. */
 static unsigned check_access(const struct history *h, const struct model *m, int i)
 {
     const struct event *e = &h->events[i];

@@ -1,5 +1,5 @@
-/* watch_test_inside.c - what instructions ask of the watch: registers, protected objects, reductions, many agents. Kernels
- * are C functions that call the inside of the simulated GPU. */
+/* watch_test_inside.c - what instructions ask of the watch: registers, protected objects, reductions, many agents.
+ * Kernels are C functions that call the inside of the simulated GPU. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -117,7 +117,8 @@ static void use_agents(const void *args)
     char *shared = sim_shared_dynamic(16);
     if (sim_self->linear == 0) {
         for (int i = 0; i < 256; i++) {
-            const struct sim_deed deed = {sim_self, sim_epoch_next(cluster, sim_agent_new(cluster)), true, "copy", NULL};
+            const sim_epoch epoch = sim_epoch_next(cluster, sim_agent_new(cluster));
+            const struct sim_deed deed = {sim_self, epoch, true, "copy", NULL};
             sim_watch_async_write(&deed, shared + i, 1, 1);
             if (i != choice) sim_acquire_epoch(sim_self, deed.epoch, true);
         }
