@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -22,41 +21,40 @@ enum {
     /* A thread of a GPU has at most 255 registers: one that left so much of its stack untouched went no deeper. */
     UNTOUCHED_BYTES = 2048,
     POISONED_BYTES = COLOURS * COLOUR_BYTES + 2 * UNTOUCHED_BYTES, /* of a new stack */
+    /* Below each stack: more than a page, or a large frame may begin beyond it. */
+    GUARD_BYTES = 64 * 1024,
     GROWTH = 32
 };
 
 struct sim_stacks {
-    char **lows; /* of each stack; the guard page lies below */
+    char **lows; /* of each stack; the guard lies below */
     unsigned n, capacity;
-    size_t page;
 };
 
 struct sim_stacks *sim_stacks_create(void)
 {
-    struct sim_stacks *stacks = calloc(1, sizeof *stacks);
-    if (stacks) stacks->page = (size_t)sysconf(_SC_PAGESIZE);
-    return stacks;
+    return calloc(1, sizeof(struct sim_stacks));
 }
 
 void sim_stacks_destroy(struct sim_stacks *stacks)
 {
     if (!stacks) return;
-    for (unsigned i = 0; i < stacks->n; ++i) munmap(stacks->lows[i] - stacks->page, stacks->page + SIM_STACK);
+    for (unsigned i = 0; i < stacks->n; ++i) munmap(stacks->lows[i] - GUARD_BYTES, GUARD_BYTES + SIM_STACK);
     free(stacks->lows);
     free(stacks);
 }
 
 static bool add_stack(struct sim_stacks *stacks)
 {
-    char *base = mmap(NULL, stacks->page + SIM_STACK, PROT_READ | PROT_WRITE,
+    char *base = mmap(NULL, GUARD_BYTES + SIM_STACK, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (base == MAP_FAILED) return false;
-    if (mprotect(base, stacks->page, PROT_NONE) != 0) {
-        munmap(base, stacks->page + SIM_STACK);
+    if (mprotect(base, GUARD_BYTES, PROT_NONE) != 0) {
+        munmap(base, GUARD_BYTES + SIM_STACK);
         return false;
     }
-    stacks->lows[stacks->n++] = base + stacks->page;
-    memset(base + stacks->page + SIM_STACK - POISONED_BYTES, POISON, POISONED_BYTES);
+    stacks->lows[stacks->n++] = base + GUARD_BYTES;
+    memset(base + GUARD_BYTES + SIM_STACK - POISONED_BYTES, POISON, POISONED_BYTES);
     return true;
 }
 

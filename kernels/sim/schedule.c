@@ -208,7 +208,8 @@ static void append_group(struct text *text, const struct sim_thread *first)
     char file[128];
     int line;
     sim_locate(first->wait_site, file, sizeof file, &line);
-    if (line > 0) append(text, " wait at %s:%d", file, line);
+    append(text, " wait");
+    if (line > 0) append(text, " at %s:%d", file, line);
     append(text, " for %s", first->wait_what);
     if (first->wait_object) {
         char place[128];
