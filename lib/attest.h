@@ -326,6 +326,8 @@ ATTEST_API enum attest_status attest_merge(int64_t num_states, int64_t rows, int
 
 /* attest_merge where the states lie on a device. REFERENCE is attest_merge itself; CUDA and SIM keep its laws, but
  * sum in fp32.
+ * Accuracy REFERENCE: attest_merge's. CUDA, SIM: the bound of reference/bounds.md section 11.2, some units of 2^-22 of
+ *          sum_a exp(lse_a - lse) |o_a| and of 1 + |lse|.
  * Stream   as in attest_run_forward.
  * Errors   before anything is queued or written, but for findings of the simulated GPU. */
 ATTEST_API enum attest_status attest_merge_states(const struct attest_merge_args *args, void *stream);

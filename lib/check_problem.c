@@ -38,7 +38,7 @@ static bool in_range(const char *field, int64_t value, int64_t low, int64_t high
 static bool check_device(const struct attest_problem *p)
 {
     return in_range("device", p->device, ATTEST_CUDA, ATTEST_REFERENCE) &&
-           in_range("device_ordinal", p->device_ordinal, 0, p->device == ATTEST_REFERENCE ? 0 : INT32_MAX);
+           in_range("device_ordinal", p->device_ordinal, 0, p->device == ATTEST_CUDA ? INT32_MAX : 0);
 }
 
 static bool check_flags(const struct attest_problem *p)

@@ -1,9 +1,12 @@
-/* merge.c - states of disjoint key sets to the state of their union. Sums in double, one rounding. */
+/* merge.c - states of disjoint key sets to the state of their union. On the host: sums in double, one rounding. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
+#include "kernels/params.h"
+#include "lib/check.h"
 #include "lib/error.h"
+#include "lib/run.h"
 
 enum { BLOCK = 64 }; /* features summed at a time, so that no memory is needed */
 
@@ -162,4 +165,44 @@ enum attest_status attest_merge(int64_t num_states, int64_t rows, int64_t head_d
     if (!check_merge(&s, o, lse)) return attest_refused_status();
     for (int64_t row = 0; row < rows; ++row) merge_row(&s, row, o, lse);
     return ATTEST_OK;
+}
+
+static bool check_at_most(const char *field, int64_t value, int64_t high)
+{
+    if (value <= high) return true;
+    return attest_refuse(ATTEST_UNSUPPORTED, "%s = %" PRId64 ", but must be at most %" PRId64 " on this device", field,
+                         value, high);
+}
+
+static bool check_merge_args(const struct attest_merge_args *a)
+{
+    if (!attest_check_struct("args", a, sizeof *a)) return false;
+    if (a->device < ATTEST_CUDA || a->device > ATTEST_REFERENCE)
+        return attest_refuse(ATTEST_INVALID, "device = %d, but must be 0 .. 2", a->device);
+    if (a->device_ordinal < 0 || (a->device_ordinal > 0 && a->device != ATTEST_CUDA))
+        return attest_refuse(ATTEST_INVALID, "device_ordinal = %d, but must be %s", a->device_ordinal,
+                             a->device == ATTEST_CUDA ? ">= 0" : "0");
+    if (a->reserved0 != 0) return attest_refuse(ATTEST_INVALID, "reserved0 = %d, but must be 0", a->reserved0);
+    const struct states s = {a->num_states, a->rows, a->head_dim_v, a->o_states, a->lse_states};
+    if (!check_merge(&s, a->o, a->lse)) return false;
+    if (a->device == ATTEST_CUDA && !attest_check_cuda()) return false;
+    return a->device == ATTEST_REFERENCE || (check_at_most("num_states", a->num_states, MERGE_MAX_STATES) &&
+                                             check_at_most("rows", a->rows, (INT64_C(1) << 33) - 1));
+}
+
+static bool merge_states(const struct attest_merge_args *a, void *stream)
+{
+    if (!check_merge_args(a)) return false;
+    switch (a->device) {
+    case ATTEST_CUDA: return attest_cuda_merge(a, stream);
+    case ATTEST_SIM: return attest_sim_merge(a, stream);
+    default:
+        return attest_merge(a->num_states, a->rows, a->head_dim_v, a->o_states, a->lse_states, a->o, a->lse) ==
+               ATTEST_OK;
+    }
+}
+
+enum attest_status attest_merge_states(const struct attest_merge_args *args, void *stream)
+{
+    return merge_states(args, stream) ? ATTEST_OK : attest_refused_status();
 }

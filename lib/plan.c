@@ -6,17 +6,28 @@
 
 #include "lib/check.h"
 #include "lib/error.h"
+#include "lib/run.h"
 #include "reference/bounds.h"
 
-/* Picks what runs the problem: today only the reference device has something. */
+/* The first of the table that takes the problem; else why the last does not. */
 static bool pick_kernel(struct attest_plan *plan)
 {
-    static const char *const devices[] = {[ATTEST_CUDA] = "CUDA", [ATTEST_SIM] = "SIM"};
-    const int32_t device = plan->problem.device;
-    if (device != ATTEST_REFERENCE) {
-        return attest_refuse(ATTEST_UNSUPPORTED, "device = %d, but no kernel for device %s is built yet", device,
-                             devices[device]);
+    char why[256] = "";
+    if (plan->problem.device == ATTEST_CUDA && !attest_check_cuda()) return false;
+    for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
+        if (!k->takes(&plan->problem, why, sizeof why)) continue;
+        plan->forward = k;
+        plan->kernel = k->name;
+        plan->recipe = ref_kernel_recipe(k->name);
+        return true;
     }
+    return attest_refuse(ATTEST_UNSUPPORTED, "no kernel takes the problem: %s", why);
+}
+
+static bool pick(struct attest_plan *plan)
+{
+    if (plan->problem.device != ATTEST_REFERENCE) return pick_kernel(plan);
+    plan->forward = NULL;
     plan->kernel = "reference";
     plan->recipe = ref_recipe("fp32"); /* it rounds only at the end: the strictest of the bounds covers it */
     return true;
@@ -27,7 +38,7 @@ static bool make_plan(const struct attest_problem *problem, struct attest_plan *
     if (!attest_check_struct("problem", problem, sizeof *problem)) return false;
     plan->problem = *problem;
     plan->problem.struct_size = sizeof *problem;
-    return attest_check_problem(&plan->problem) && pick_kernel(plan);
+    return attest_check_problem(&plan->problem) && pick(plan);
 }
 
 enum attest_status attest_plan_create(const struct attest_problem *problem, struct attest_plan **plan)
@@ -68,7 +79,7 @@ enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t 
                       forward_bytes == NULL ? "forward_bytes" : "backward_bytes");
         return attest_refused_status();
     }
-    *forward_bytes = *backward_bytes = 0; /* the reference device allocates for itself */
+    *forward_bytes = *backward_bytes = 0; /* forward_fp32 needs none, the reference device allocates for itself */
     return ATTEST_OK;
 }
 

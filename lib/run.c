@@ -1,129 +1,13 @@
-/* run.c - runs of the reference device: the oracle's doubles, rounded once as they are stored. */
-#include <stdlib.h>
-
+/* run.c - a run: checks its arguments, then hands it to the plan's device. */
 #include "lib/check.h"
 #include "lib/error.h"
 #include "lib/plan.h"
-#include "reference/formats.h"
-#include "reference/oracle.h"
-
-/* Room for rows x heads x features doubles, one byte at least so that only a lack of memory is NULL. */
-static bool allocate(double **array, int64_t rows, int64_t heads, int64_t features)
-{
-    int64_t elements, bytes;
-    const bool fits = !__builtin_mul_overflow(rows * heads, features, &elements) &&
-                      !__builtin_mul_overflow(elements, (int64_t)sizeof **array, &bytes);
-    *array = fits ? malloc(bytes > 0 ? (size_t)bytes : 1) : NULL;
-    if (*array != NULL) return true;
-    return attest_refuse(ATTEST_OUT_OF_MEMORY, "%lld x %lld x %lld doubles do not fit in memory", (long long)rows,
-                         (long long)heads, (long long)features);
-}
-
-/* Stores a canonical array in a tensor of rows. Rows of no sequence stay as they are. */
-static void store_rows(const struct attest_problem *p, const struct attest_forward_args *a,
-                       const struct attest_tensor *t, bool is_k, int64_t features, const double *canonical, void *data)
-{
-    const int64_t heads = is_k ? p->num_heads_kv : p->num_heads_q;
-    for (int64_t b = 0; b < p->batch; ++b) {
-        const struct ref_sequence s = ref_sequence(p, a, b);
-        const int64_t rows = is_k ? s.rows_k : s.rows_q, first = is_k ? s.first_k : s.first_q;
-        for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t h = 0; h < heads; ++h) {
-                const int64_t offset = ref_row_offset(p, t, &s, is_k, b, r, h);
-                const double *row = canonical + ((first + r) * heads + h) * features;
-                for (int64_t x = 0; x < features; ++x) ref_store(t->dtype, data, offset + x, row[x]);
-            }
-        }
-    }
-}
-
-/* The extents of dbias: 1 along each axis that is summed over. */
-struct score_extents {
-    int64_t batch, heads, seqlen_q, seqlen_k;
-};
-
-static struct score_extents dbias_extents(const struct attest_problem *p)
-{
-    const struct attest_score_tensor *t = &p->dbias;
-    return (struct score_extents){t->batch ? p->batch : 1, t->head ? p->num_heads_q : 1, t->seqlen_q ? p->seqlen_q : 1,
-                                  t->seqlen_k ? p->seqlen_k : 1};
-}
-
-static void store_scores(const struct attest_problem *p, const double *canonical, void *data)
-{
-    const struct score_extents n = dbias_extents(p);
-    for (int64_t b = 0; b < n.batch; ++b) {
-        for (int64_t h = 0; h < n.heads; ++h) {
-            for (int64_t r = 0; r < n.seqlen_q; ++r) {
-                for (int64_t c = 0; c < n.seqlen_k; ++c) {
-                    ref_store(p->dbias.dtype, data, ref_score_offset(&p->dbias, b, h, r, c), *canonical++);
-                }
-            }
-        }
-    }
-}
+#include "lib/run.h"
 
 static bool check_workspace(const void *workspace, size_t bytes)
 {
     if (workspace != NULL || bytes == 0) return true;
     return attest_refuse(ATTEST_INVALID, "workspace = NULL, but must point to workspace_bytes = %zu bytes", bytes);
-}
-
-static bool computed(enum attest_status status)
-{
-    return status == ATTEST_OK || attest_refuse(status, "the reference device has no memory for its panels");
-}
-
-static bool run_forward(const struct attest_problem *p, const struct attest_forward_args *a)
-{
-    const int64_t rows = ref_rows_q(p), heads = p->num_heads_q;
-    const bool wants_lse = p->lse.dtype != ATTEST_ABSENT;
-    struct ref_forward out = {NULL, NULL};
-    const bool ok = allocate(&out.o, rows, heads, p->head_dim_v) &&
-                    (!wants_lse || allocate(&out.lse, rows, heads, 1)) && computed(ref_forward(p, a, &out, 0));
-    if (ok) {
-        store_rows(p, a, &p->o, false, p->head_dim_v, out.o, a->o);
-        if (wants_lse) store_rows(p, a, &p->lse, false, 1, out.lse, a->lse);
-    }
-    free(out.o);
-    free(out.lse);
-    return ok;
-}
-
-static bool allocate_backward(const struct attest_problem *p, const struct attest_backward_args *a,
-                              struct ref_backward *out)
-{
-    const struct score_extents n = dbias_extents(p);
-    return allocate(&out->dq, ref_rows_q(p), p->num_heads_q, p->head_dim) &&
-           allocate(&out->dk, ref_rows_k(p), p->num_heads_kv, p->head_dim) &&
-           allocate(&out->dv, ref_rows_k(p), p->num_heads_kv, p->head_dim_v) &&
-           (p->dbias.dtype == ATTEST_ABSENT || allocate(&out->dbias, n.batch * n.heads, n.seqlen_q, n.seqlen_k)) &&
-           (!p->has_sink || a->dsink == NULL || allocate(&out->dsink, 1, p->num_heads_q, 1));
-}
-
-static void store_backward(const struct attest_problem *p, const struct attest_backward_args *a,
-                           const struct ref_backward *out)
-{
-    store_rows(p, &a->forward, &p->dq, false, p->head_dim, out->dq, a->dq);
-    store_rows(p, &a->forward, &p->dk, true, p->head_dim, out->dk, a->dk);
-    store_rows(p, &a->forward, &p->dv, true, p->head_dim_v, out->dv, a->dv);
-    if (out->dbias != NULL) store_scores(p, out->dbias, a->dbias);
-    for (int64_t h = 0; out->dsink != NULL && h < p->num_heads_q; ++h) {
-        ref_store(ATTEST_FP32, a->dsink, h, out->dsink[h]);
-    }
-}
-
-static bool run_backward(const struct attest_problem *p, const struct attest_backward_args *a)
-{
-    struct ref_backward out = {0};
-    const bool ok = allocate_backward(p, a, &out) && computed(ref_backward(p, a, NULL, &out, 0));
-    if (ok) store_backward(p, a, &out);
-    free(out.dq);
-    free(out.dk);
-    free(out.dv);
-    free(out.dbias);
-    free(out.dsink);
-    return ok;
 }
 
 static bool check_pass(const char *field, int32_t dtype, const char *pass)
@@ -133,16 +17,31 @@ static bool check_pass(const char *field, int32_t dtype, const char *pass)
                          field, pass);
 }
 
+/* Where the host can read them. */
+static bool check_lengths(const struct attest_problem *p, const struct attest_forward_args *args)
+{
+    return p->device == ATTEST_CUDA || attest_check_lengths(p, args);
+}
+
+static bool run_forward(const struct attest_plan *plan, const struct attest_forward_args *args, void *stream)
+{
+    switch (plan->problem.device) {
+    case ATTEST_CUDA: return attest_cuda_forward(plan, args, stream);
+    case ATTEST_SIM: return attest_sim_forward(plan, args, stream);
+    default: return attest_reference_forward(&plan->problem, args);
+    }
+}
+
 static bool forward(const struct attest_plan *plan, const struct attest_forward_args *args, const void *workspace,
-                    size_t workspace_bytes)
+                    size_t workspace_bytes, void *stream)
 {
     if (!attest_check_plan(plan) || !check_pass("o", plan->problem.o.dtype, "forward") ||
         !attest_check_struct("args", args, sizeof *args) || !check_workspace(workspace, workspace_bytes)) {
         return false;
     }
     const struct attest_backward_args a = {.forward = *args};
-    return attest_check_args(&plan->problem, &a, ATTEST_FORWARD) && attest_check_lengths(&plan->problem, args) &&
-           run_forward(&plan->problem, args);
+    return attest_check_args(&plan->problem, &a, ATTEST_FORWARD) && check_lengths(&plan->problem, args) &&
+           run_forward(plan, args, stream);
 }
 
 /* The forward arguments lie inside the backward ones, so they cannot be longer than this build's. */
@@ -154,6 +53,7 @@ static bool check_inner_struct(const struct attest_backward_args *args)
                          "args.forward.struct_size = %zu, but must be %zu: use its INIT macro", size, known);
 }
 
+/* No kernel takes a problem with a backward pass yet, so a plan that has one is the reference device's. */
 static bool backward(const struct attest_plan *plan, const struct attest_backward_args *args, const void *workspace,
                      size_t workspace_bytes)
 {
@@ -162,15 +62,14 @@ static bool backward(const struct attest_plan *plan, const struct attest_backwar
         !check_workspace(workspace, workspace_bytes)) {
         return false;
     }
-    return attest_check_args(&plan->problem, args, ATTEST_BACKWARD) &&
-           attest_check_lengths(&plan->problem, &args->forward) && run_backward(&plan->problem, args);
+    return attest_check_args(&plan->problem, args, ATTEST_BACKWARD) && check_lengths(&plan->problem, &args->forward) &&
+           attest_reference_backward(&plan->problem, args);
 }
 
 enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
                                       void *workspace, size_t workspace_bytes, void *stream)
 {
-    (void)stream; /* the reference device has none: it is done when the call returns */
-    return forward(plan, args, workspace, workspace_bytes) ? ATTEST_OK : attest_refused_status();
+    return forward(plan, args, workspace, workspace_bytes, stream) ? ATTEST_OK : attest_refused_status();
 }
 
 enum attest_status attest_run_backward(const struct attest_plan *plan, const struct attest_backward_args *args,

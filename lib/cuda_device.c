@@ -1,0 +1,54 @@
+/* cuda_device.c - runs on the chip: a launch on the caller's stream. Built without nvcc, there is none. */
+#include "kernels/cuda.h"
+#include "kernels/registry.h"
+#include "lib/error.h"
+#include "lib/plan.h"
+#include "lib/run.h"
+
+bool attest_check_cuda(void)
+{
+    return merge_kernel.cuda != NULL ||
+           attest_refuse(ATTEST_UNSUPPORTED, "device = 0, ATTEST_CUDA, but this library was built without nvcc");
+}
+
+#ifdef ATTEST_WITH_CUDA
+
+/* Whether a call that returned `code` was accepted. */
+static bool is_accepted(int code)
+{
+    return code == 0 || attest_refuse(ATTEST_DEVICE_ERROR, "%s", cuda_error_text(code));
+}
+
+bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_forward_args *a, void *stream)
+{
+    const struct forward_params params = forward_params_of(&plan->problem, a);
+    int previous;
+    if (!is_accepted(cuda_enter(plan->problem.device_ordinal, &previous))) return false;
+    const int code = plan->forward->cuda(&params, stream);
+    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+}
+
+bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
+{
+    const struct merge_params params = merge_params_of(a);
+    int previous;
+    if (!is_accepted(cuda_enter(a->device_ordinal, &previous))) return false;
+    const int code = merge_kernel.cuda(&params, stream);
+    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+}
+
+#else
+
+bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_forward_args *a, void *stream)
+{
+    (void)plan, (void)a, (void)stream;
+    return attest_check_cuda();
+}
+
+bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
+{
+    (void)a, (void)stream;
+    return attest_check_cuda();
+}
+
+#endif

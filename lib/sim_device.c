@@ -1,0 +1,120 @@
+/* sim_device.c - runs on the simulated GPU: what a kernel may touch is mapped to the byte, and nothing else. */
+#include <string.h>
+
+#include "kernels/registry.h"
+#include "kernels/sim/sim.h"
+#include "lib/error.h"
+#include "lib/plan.h"
+#include "lib/run.h"
+#include "lib/tensors.h"
+
+enum { INPUT = SIM_READ | SIM_INITIALISED, OUTPUT = SIM_WRITE };
+
+/* ---- memory ---- */
+
+/* Rows of no sequence are neither read nor written. */
+static void cut_to_sequences(const struct attest_problem *p, const struct attest_forward_args *a, bool is_k,
+                             struct attest_axis *rows, int64_t *first)
+{
+    const int32_t *starts = is_k ? a->cu_seqlens_k : a->cu_seqlens_q;
+    rows->count = p->batch > 0 ? starts[p->batch] - starts[0] : 0;
+    *first = p->batch > 0 ? starts[0] * rows->stride : 0;
+}
+
+static bool map_tensor(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_forward_args *a,
+                       const struct attest_tensor_kind *kind)
+{
+    struct attest_layout layout = attest_layout_of(p, kind);
+    const char *data;
+    int64_t first = 0, shape[5], stride[5];
+    memcpy(&data, (const char *)a + (kind->in_args - offsetof(struct attest_backward_args, forward)), sizeof data);
+    if (p->ragged && (kind->shape == ATTEST_ROWS || kind->shape == ATTEST_SCALARS))
+        cut_to_sequences(p, a, kind->is_k, &layout.axes[0], &first);
+    if (attest_layout_is_empty(&layout)) return true;
+    for (int i = 0; i < layout.num_axes; ++i) shape[i] = layout.axes[i].count, stride[i] = layout.axes[i].stride;
+    shape[layout.num_axes] = layout.inner, stride[layout.num_axes] = 1;
+    return sim_map_tensor(gpu, kind->name, data + first * layout.element_bytes, (size_t)layout.element_bytes,
+                          layout.num_axes + 1, shape, stride, kind->written & ATTEST_FORWARD ? OUTPUT : INPUT);
+}
+
+static bool map_array(struct sim_gpu *gpu, const char *name, bool present, const void *data, int64_t count)
+{
+    return !present || sim_map(gpu, name, data, (size_t)count * sizeof(int32_t), INPUT);
+}
+
+bool attest_sim_map_forward(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_forward_args *a)
+{
+    bool mapped = map_array(gpu, "cu_seqlens_q", p->ragged, a->cu_seqlens_q, p->batch + 1) &&
+                  map_array(gpu, "cu_seqlens_k", p->ragged, a->cu_seqlens_k, p->batch + 1) &&
+                  map_array(gpu, "seqused_q", p->has_seqused_q, a->seqused_q, p->batch) &&
+                  map_array(gpu, "seqused_k", p->has_seqused_k, a->seqused_k, p->batch) &&
+                  map_array(gpu, "sink", p->has_sink, a->sink, p->num_heads_q);
+    for (int t = 0; t < ATTEST_NUM_TENSORS && mapped; ++t) {
+        const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
+        const bool takes_part = (kind->read | kind->written) & ATTEST_FORWARD;
+        if (takes_part && attest_layout_of(p, kind).dtype != ATTEST_ABSENT) mapped = map_tensor(gpu, p, a, kind);
+    }
+    return mapped;
+}
+
+bool attest_sim_map_merge(struct sim_gpu *gpu, const struct attest_merge_args *a)
+{
+    const size_t lse_bytes = (size_t)a->rows * sizeof(float), o_bytes = lse_bytes * (size_t)a->head_dim_v;
+    if (a->rows == 0) return true;
+    bool mapped = sim_map(gpu, "o", a->o, o_bytes, OUTPUT) && sim_map(gpu, "lse", a->lse, lse_bytes, OUTPUT);
+    for (int64_t s = 0; s < a->num_states && mapped; ++s)
+        mapped = sim_map(gpu, "o_states", a->o_states[s], o_bytes, INPUT) &&
+                 sim_map(gpu, "lse_states", a->lse_states[s], lse_bytes, INPUT);
+    return mapped;
+}
+
+/* ---- runs ---- */
+
+static bool no_memory(void)
+{
+    return attest_refuse(ATTEST_OUT_OF_MEMORY, "the simulated GPU has no memory for the shadow of the problem's");
+}
+
+/* The caller's GPU, or one of our own. */
+static struct sim_gpu *take_gpu(struct sim_gpu *callers)
+{
+    static const struct sim_options options = {.generation = SIM_SM_90, .async = SIM_ASYNC_LATE};
+    if (callers == NULL) return sim_gpu_create(&options);
+    sim_unmap_all(callers);
+    return callers;
+}
+
+static void leave_gpu(struct sim_gpu *gpu, const struct sim_gpu *callers)
+{
+    if (gpu == NULL) return;
+    sim_unmap_all(gpu);
+    if (gpu != callers) sim_gpu_destroy(gpu);
+}
+
+/* After a launch: its code, and whether every byte of the outputs was written. */
+static bool is_clean(struct sim_gpu *gpu, int code)
+{
+    if (code == SIM_CLEAN && sim_check_written(gpu) == SIM_CLEAN) return true;
+    return attest_refuse(ATTEST_DEVICE_ERROR, "%s", sim_last_report(gpu)->text);
+}
+
+bool attest_sim_forward(const struct attest_plan *plan, const struct attest_forward_args *a, struct sim_gpu *callers)
+{
+    const struct forward_params params = forward_params_of(&plan->problem, a);
+    struct sim_gpu *gpu = take_gpu(callers);
+    const bool ok = gpu != NULL && attest_sim_map_forward(gpu, &plan->problem, a)
+                        ? is_clean(gpu, plan->forward->sim(&params, gpu))
+                        : no_memory();
+    leave_gpu(gpu, callers);
+    return ok;
+}
+
+bool attest_sim_merge(const struct attest_merge_args *a, struct sim_gpu *callers)
+{
+    const struct merge_params params = merge_params_of(a);
+    struct sim_gpu *gpu = take_gpu(callers);
+    const bool ok = gpu != NULL && attest_sim_map_merge(gpu, a) ? is_clean(gpu, merge_kernel.sim(&params, gpu))
+                                                                : no_memory();
+    leave_gpu(gpu, callers);
+    return ok;
+}
