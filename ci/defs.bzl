@@ -36,6 +36,7 @@ _SIM_FLAGS = [
     "-fno-sanitize=address",
     "-fsanitize=thread",
     "--param=tsan-instrument-func-entry-exit=0",
+    "-U_FORTIFY_SOURCE",
     "-fno-builtin-memcpy",
     "-fno-builtin-memmove",
     "-fno-builtin-memset",
