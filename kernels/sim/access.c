@@ -308,7 +308,7 @@ void sim_fail_conflict(const struct access *a, const void *address, const struct
     const struct async_name *name = async ? &cluster->watch->async[interval_of(other->epoch)] : NULL;
     const struct sim_thread *thread = async ? name->issuer : &cluster->threads[agent];
     char who[96];
-    int n = snprintf(who, sizeof who, "Thread (%u, %u, %u)", thread->index[0], thread->index[1], thread->index[2]);
+    int n = snprintf(who, sizeof who, "thread (%u, %u, %u)", thread->index[0], thread->index[1], thread->index[2]);
     if (thread->cta != a->thread->cta)
         snprintf(who + n, sizeof who - n, " of CTA %u of the cluster", thread->cta->rank);
     if (!async)

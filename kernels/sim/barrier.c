@@ -179,7 +179,7 @@ void sim_named_barrier_arrive(unsigned id, unsigned threads)
 void sim_describe_barrier(const struct sim_thread *thread, char *text, size_t bytes)
 {
     const struct sim_cta *cta = thread->cta;
-    text[0] = '\0';
+    sim_describe_mbarrier(thread, text, bytes);
     for (unsigned i = 0; i < SIM_NAMED_BARRIERS; ++i) {
         const struct barrier *b = &cta->barriers->numbers[i];
         if (b->waiting[thread->warp->index] >> thread->lane & 1)

@@ -187,6 +187,7 @@ void sim_collect_warpgroup(const char *instruction, const void *site, void *args
 /* For a report of who waits for what: " (lanes 16-31 absent)", " (64 of 96 threads have come)"; "" elsewhere. */
 void sim_describe_meeting(const struct sim_thread *thread, char *text, size_t bytes);
 void sim_describe_barrier(const struct sim_thread *thread, char *text, size_t bytes); /* barrier.c */
+void sim_describe_mbarrier(const struct sim_thread *thread, char *text, size_t bytes); /* mbarrier.c */
 /* The thread comes to an instruction that all of its warp must execute and that the lanes in `come` have come to:
  * SIM_DIVERGED if others wait for it in a collective. */
 void sim_check_converged(struct sim_thread *thread, uint32_t come, const char *instruction, const void *site);

@@ -3,6 +3,7 @@
  * The state lies here, beside the 8 bytes of the object, which nothing else may touch. A barrier's phases are numbered
  * from 0; `phase` is the one that runs. A phase has a clock, which arrivals and the ends of asynchronous work fill and
  * a wait that it satisfies reads. No wait is satisfied by a phase older than the last, so two clocks do. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -389,6 +390,19 @@ void sim_fence_proxy_async_shared(void)
     sim_require_sm_90("fence.proxy.async", SIM_SITE);
     fence_barriers(sim_self);
     sim_clock_fence_proxy(sim_self);
+}
+
+void sim_describe_mbarrier(const struct sim_thread *thread, char *text, size_t bytes)
+{
+    unsigned rank;
+    uint32_t offset;
+    text[0] = '\0';
+    if (!thread->wait_object || !sim_in_window(thread->cta->cluster, thread->wait_object, &rank, &offset)) return;
+    const struct mbarrier *b = find(thread->cta->cluster->ctas[rank].mbarriers, thread->wait_object);
+    if (b)
+        snprintf(text, bytes, " (in phase %u: %u of %u arrivals have come; %lld bytes %s)", b->phase,
+                 b->count - b->pending, b->count, (long long)(b->tx < 0 ? -b->tx : b->tx),
+                 b->tx < 0 ? "more than expected have come" : "are still to come");
 }
 
 /* ---- ends --------------------------------------------------------------------------------------------------- */
