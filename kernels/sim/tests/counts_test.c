@@ -59,9 +59,10 @@ struct counted {
     X(collectives, 0, 0, .blocks = 1, .warp_collectives = 2 * (5 + 1 + 1 + 1))                                        \
     X(meetings, 0, 0, .blocks = 1, .barrier_waits = 4 * 3 + 2)                                                        \
     X(mbarrier_meetings, 0, 0, .blocks = 1, .barrier_waits = 2, .mbarrier_waits = 64 * 2)                             \
-    /* 56 copies read 16 bytes: 28 sectors, by 2 warps. */                                                            \
+    /* 56 copies read 16 bytes: 28 sectors, by 2 warps. All 64 write 16 bytes, zeros too: 8 wavefronts. */            \
     X(async_copies, 0, 0, .blocks = 1, .global_read_bytes = 896, .global_read_sectors = 28,                           \
-      .global_read_requests = 2, .async_copies = 64, .async_copy_bytes = 1024)                                        \
+      .global_read_requests = 2, SHARED(0, 1024, 0, 2, 8, 0), .async_copies = 64, .async_copy_bytes = 1024)           \
+    /* Not by a warp: bulk copies do not count as accesses of shared memory. */                                       \
     X(bulk_copies, 0, 0, COPY(1, 1024, 32, 1), .async_copies = 2, .async_copy_bytes = 2048, .mbarrier_waits = 1)
 
 #define DECLARE(name, stride, shift, ...) int counted_##name(struct sim_gpu *gpu, const struct counted_args *args);

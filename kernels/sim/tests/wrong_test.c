@@ -150,25 +150,33 @@ static void check_report(const struct exhibit *e, const struct sim_report *repor
 
 static const enum sim_async_policy policies[] = {SIM_ASYNC_LATE, SIM_ASYNC_EARLY, SIM_ASYNC_RANDOM};
 
+/* Which of two CTAs that race comes second is the host's affair, when they run at once. */
+static bool depends_on_workers(const struct exhibit *e)
+{
+    return e->launch == exhibit_race_of_ctas;
+}
+
+static void check_wrong(const struct exhibit *e, unsigned long seed)
+{
+    struct sim_report reports[2];
+    for (int n = 0; n < 2; ++n) {
+        const struct sim_options options = {.generation = e->wrong_on, .async = policies[seed % 3], .seed = seed,
+                                            .workers = n == 1 && !depends_on_workers(e) ? 2 : 1};
+        struct sim_gpu *gpu = sim_gpu_create(&options);
+        cr_assert_not_null(gpu);
+        cr_expect_neq(run(gpu, e, true), 0, "%s, seed %lu", e->name, seed);
+        reports[n] = *sim_last_report(gpu);
+        check_report(e, &reports[n], seed);
+        sim_gpu_destroy(gpu);
+    }
+    cr_expect_str_eq(reports[0].text, reports[1].text);
+}
+
 Test(wrong, every_wrong_kernel_is_caught_with_the_right_report)
 {
     read_labels();
-    for (int x = 0; x < NUM_EXHIBITS; ++x) {
-        for (unsigned long trial = 0; trial < 30; ++trial) {
-            char text[2][sizeof(struct sim_report){0}.text];
-            for (unsigned workers = 1; workers <= 2; ++workers) {
-                const struct sim_options options = {.generation = exhibits[x].wrong_on, .async = policies[trial % 3],
-                                                    .seed = trial, .workers = workers};
-                struct sim_gpu *gpu = sim_gpu_create(&options);
-                cr_assert_not_null(gpu);
-                cr_expect_neq(run(gpu, &exhibits[x], true), 0, "%s, seed %lu", exhibits[x].name, trial);
-                check_report(&exhibits[x], sim_last_report(gpu), trial);
-                strcpy(text[workers - 1], sim_last_report(gpu)->text);
-                sim_gpu_destroy(gpu);
-            }
-            cr_expect_str_eq(text[0], text[1]); /* whatever the number of workers */
-        }
-    }
+    for (int x = 0; x < NUM_EXHIBITS; ++x)
+        for (unsigned long seed = 0; seed < 30; ++seed) check_wrong(&exhibits[x], seed);
 }
 
 Test(wrong, every_mended_kernel_is_clean_and_right_under_a_thousand_schedules)
@@ -181,7 +189,7 @@ Test(wrong, every_mended_kernel_is_clean_and_right_under_a_thousand_schedules)
         for (unsigned long trial = 0; trial < 1002; ++trial) {
             options.async = policies[trial % 3];
             options.seed = trial;
-            options.workers = trial % 17 == 0 ? 2 : 1;
+            options.workers = 1 + trial % 17 / 16;
             sim_gpu_options(gpu, &options);
             cr_assert_eq(run(gpu, e, false), 0, "%s: %s", e->name, sim_last_report(gpu)->text);
             for (int i = 0; i < e->floats; ++i)
