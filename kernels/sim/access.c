@@ -72,8 +72,10 @@ bool sim_registers_dirty(const struct sim_thread *thread, const void *registers,
     size_t i, end;
     if (!w || !w->fenced) return true;
     words_of(thread, registers, bytes, &i, &end);
-    for (; i < end; i++)
-        if (w->dirty[i / 64] >> i % 64 & 1) return true;
+    for (size_t here; i < end; i += here) {
+        here = 64 - i % 64 < end - i ? 64 - i % 64 : end - i;
+        if (w->dirty[i / 64] >> i % 64 << (64 - here)) return true;
+    }
     return false;
 }
 

@@ -30,9 +30,11 @@ struct product {
     struct issue issue;
     struct operands with;
     unsigned group;
+    uint64_t number;          /* of the team's products */
     sim_epoch epoch;
     unsigned num_waited;      /* threads whose wait has covered it */
     bool last_of_registers;   /* the latest product that writes these d */
+    bool continues;           /* no thread had waited for the one before it that writes them */
     float *d[SIM_WARPGROUP];
     const uint32_t *a[SIM_WARPGROUP];
     struct wgmma_operand at_a, at_b;
@@ -41,9 +43,12 @@ struct product {
 /* Of a warpgroup. */
 struct wgmma_team {
     struct product *last;   /* issued, and not waited for by all */
+    uint64_t issued;
     struct product *undone; /* the first not yet carried out */
     unsigned agent, group;  /* the group of `epoch` */
     sim_epoch epoch;
+    const float *held;      /* d[0] of the product last carried out, whose accumulators are */
+    float c[M * MAX_N];
 };
 
 /* Of a thread. */
@@ -88,31 +93,32 @@ static void negate(uint32_t *words, int n, enum sim_format format)
     for (int i = 0; i < n; ++i) words[i] ^= format == SIM_TF32 ? 0x80000000 : 0x80008000;
 }
 
-static void compute(const struct product *p)
+static void compute(const struct product *p, float *c)
 {
     const struct operands *with = &p->with;
     const struct sim_cta *cta = p->issue.thread->cta;
-    static _Thread_local uint32_t a[M][ROW_WORDS], b_t[MAX_N][ROW_WORDS]; /* too large for a fiber's stack */
-    static _Thread_local float c[M * MAX_N];
+    uint32_t a[M][ROW_WORDS], b_t[MAX_N][ROW_WORDS];
     if (with->a) gather_registers(p, a);
     else sim_wgmma_gather(&p->at_a, cta->window, (char *)a);
     sim_wgmma_gather(&p->at_b, cta->window, (char *)b_t);
     if (with->scale_a < 0) negate(&a[0][0], M * ROW_WORDS, with->format);
     if (with->scale_b < 0) negate(&b_t[0][0], with->n * ROW_WORDS, with->format);
-    if (with->scale_d) move_accumulators(p, c, false);
     sim_unit(SIM_SM_90, with->format, M, with->n, ROW_BYTES / sim_operand_bytes(with->format), a, b_t,
              with->scale_d ? c : NULL, c);
-    move_accumulators(p, c, true);
 }
 
-/* In the order of their issue. */
+/* In the order of their issue. Accumulators stay with the team while products go on adding to them: meanwhile nobody else
+ * may see the registers. */
 static void run_product(struct sim_async *async)
 {
     struct product *p = (struct product *)async;
     struct wgmma_team *team = p->team;
     while (team->undone != p) sim_async_finish(p->issue.thread->cta->cluster, &team->undone->async);
     team->undone = p->next;
-    compute(p);
+    if (p->with.scale_d && !(p->continues && team->held == p->d[0])) move_accumulators(p, team->c, false);
+    compute(p, team->c);
+    team->held = p->d[0];
+    if (!(p->next && p->next->continues && p->next->d[0] == p->d[0])) move_accumulators(p, team->c, true);
 }
 
 /* ---- issue: checks ------------------------------------------------------------------------------------------ */
@@ -223,9 +229,12 @@ static void hand_over_registers(struct product *p, struct sim_thread *threads)
     struct product *before = groups_of(threads)->first;
     while (before && !(before->last_of_registers && before->d[0] == p->d[0])) before = before->next;
     if (before) before->last_of_registers = false;
-    p->last_of_registers = true;
+    p->last_of_registers = p->continues = true;
     for (int i = 0; i < SIM_WARPGROUP; ++i) {
-        if (!before) sim_registers_begin(&threads[i], p->d[i], d_bytes(&p->with), true, p->issue.site);
+        const struct product *first = threads[i].wgmma->first;
+        const bool continues = before && first && first->number <= before->number;
+        p->continues &= continues;
+        if (!continues) sim_registers_begin(&threads[i], p->d[i], d_bytes(&p->with), true, p->issue.site);
         if (p->a[i]) sim_registers_begin(&threads[i], p->a[i], A_REGISTERS * sizeof *p->a[i], false, p->issue.site);
     }
 }
@@ -263,6 +272,7 @@ static void run_issue(struct sim_warp *warp, void *const args[SIM_WARPGROUP])
     p->issue = (struct issue){threads, name, with->site};
     p->with = *with;
     p->group = team->group;
+    p->number = team->issued++;
     p->epoch = team->epoch;
     for (int i = 0; i < SIM_WARPGROUP; ++i) {
         p->d[i] = ((const struct operands *)args[i])->d;

@@ -67,6 +67,20 @@ void sim_wgmma_locate(struct wgmma_operand *operand, uint64_t descriptor, int ro
     }
 }
 
+/* The first bit from i on that is set (flip ~0: is not); beyond `last`: last + 1. */
+static uint32_t next_bit(const uint64_t *bits, uint32_t i, uint32_t last, uint64_t flip)
+{
+    while (i <= last) {
+        const uint64_t word = (bits[i / 64] ^ flip) >> i % 64;
+        if (word) {
+            i += (uint32_t)__builtin_ctzll(word);
+            break;
+        }
+        i += 64 - i % 64;
+    }
+    return i <= last ? i : last + 1;
+}
+
 /* Runs of neighbouring chunks are watched as one. */
 void sim_wgmma_watch(const struct wgmma_operand *operand, int first, int n, const struct sim_deed *deed)
 {
@@ -79,11 +93,9 @@ void sim_wgmma_watch(const struct wgmma_operand *operand, int first, int n, cons
         if (chunk < low) low = chunk;
         if (chunk > high) high = chunk;
     }
-    for (uint32_t chunk = low, begin = low; chunk <= high + 1; ++chunk) {
-        if (chunk <= high && (bits[chunk / 64] >> chunk % 64 & 1)) continue;
-        if (chunk > begin)
-            sim_watch_async_read(deed, window + begin * WGMMA_CHUNK, (chunk - begin) * WGMMA_CHUNK, WGMMA_CHUNK);
-        begin = chunk + 1;
+    for (uint32_t begin = low, end; begin <= high; begin = next_bit(bits, end, high, 0)) {
+        end = next_bit(bits, begin, high, ~(uint64_t)0);
+        sim_watch_async_read(deed, window + begin * WGMMA_CHUNK, (end - begin) * WGMMA_CHUNK, WGMMA_CHUNK);
     }
 }
 
