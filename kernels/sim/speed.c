@@ -1,4 +1,5 @@
 /* speed.c - what the simulator takes, on one core with all checks on: bazel run //kernels/sim:speed */
+#define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
