@@ -29,11 +29,12 @@ _NVCC_FLAGS = [
 
 # Every access of a kernel becomes a call into the simulated GPU: the compiler's instrumentation for races puts it there,
 # kernels/sim/ has the functions. Other sanitizers that a configuration asks for stay; the address sanitizer knows
-# nothing of simulated memory.
+# nothing of simulated memory, and misaligned accesses are found by the simulated GPU.
 _SIM_FLAGS = [
     "-O1",
     "-g",
     "-fno-sanitize=address",
+    "-fno-sanitize=alignment",
     "-fsanitize=thread",
     "--param=tsan-instrument-func-entry-exit=0",
     "-U_FORTIFY_SOURCE",
@@ -96,6 +97,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], **kwargs)
         name = name,
         srcs = [":" + name + "_nvcc"],
         hdrs = hdrs,
+        alwayslink = True,  # programs that run without CUDA, too, refer to it weakly
         target_compatible_with = NEEDS_CUDA,
         deps = deps + ["@local_cuda//:cudart"],
         **kwargs
@@ -150,7 +152,7 @@ def gpu_bundle(name, programs, run, **kwargs):
             cp -L {programs} $$dir/{name}/bin
             cp -L $(location {run}) $$dir/{name}/run
             ldd {programs} | sed -n 's/.* => \\(.*\\) (.*/\\1/p' | sort -u |
-                grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\\+\\+|libgcc_s|libz)\\.so' |
+                grep -vE '/(libc|libm|libmvec|libdl|librt|libpthread|libstdc\\+\\+|libgcc_s|libz)\\.so' |
                 xargs -r cp -L -t $$dir/{name}/lib
             chmod -R u+w,a+rX $$dir
             tar -C $$dir -cf $@ {name}
