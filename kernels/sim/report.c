@@ -121,10 +121,21 @@ struct place {
 
 static void locate_place(void *argument)
 {
+    static struct {
+        const void *site;
+        const char *file;
+        int line;
+    } known[1024], *k; /* libdw takes a millisecond */
     const struct place *p = argument;
     pthread_mutex_lock(&dwarf_mutex);
-    const char *found = locate((Dwarf_Addr)(uintptr_t)p->site - 1, p->line); /* the site is where the call returns to */
-    if (found) snprintf(p->file, p->bytes, "%s", strncmp(found, "./", 2) == 0 ? found + 2 : found);
+    k = &known[(uintptr_t)p->site % 1021];
+    if (k->site != p->site) {
+        k->line = 0;
+        k->file = locate((Dwarf_Addr)(uintptr_t)p->site - 1, &k->line); /* the site is where the call returns to */
+        k->site = p->site;
+    }
+    *p->line = k->line;
+    if (k->file) snprintf(p->file, p->bytes, "%s", strncmp(k->file, "./", 2) == 0 ? k->file + 2 : k->file);
     pthread_mutex_unlock(&dwarf_mutex);
 }
 
