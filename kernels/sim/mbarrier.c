@@ -24,6 +24,7 @@ struct mbarrier {
     unsigned in_flight;      /* asynchronous work that will end here */
     uint32_t phases_of_bytes, phases_seen; /* phases up to the last that counted bytes; up to the last waited for */
     struct issue last;       /* arrival, expectation or bytes */
+    struct issue last_bytes;
     uint32_t *waited;        /* by thread of the CTA: phases that had passed at its last wait, plus 1; 0: none yet */
     uint32_t waiting[SIM_MAX_THREADS / SIM_WARP];
 };
@@ -203,6 +204,7 @@ void sim_mbarrier_bytes(struct mbarrier *b, unsigned bytes, sim_epoch epoch, con
 {
     end_of_async(b, epoch, true, issue);
     b->phases_of_bytes = b->phase + 1;
+    b->last_bytes = *issue;
     b->tx -= bytes;
     if (b->tx < -MAX_TX)
         sim_fail(issue->thread, SIM_BAD_OPERAND, issue->instruction, issue->site, b->object,
@@ -411,7 +413,7 @@ void sim_mbarriers_finish(struct sim_cta *cta)
 {
     for (unsigned i = 0; i < cta->mbarriers->num; ++i) {
         const struct mbarrier *b = cta->mbarriers->at[i];
-        const struct issue *last = &b->last;
+        const struct issue *last = &b->last, *load = &b->last_bytes;
         if (!b->valid) continue;
         if (b->pending != b->count || b->tx != 0)
             sim_fail(last->thread, SIM_LEFT_PENDING, last->instruction, last->site, b->object,
@@ -419,7 +421,7 @@ void sim_mbarriers_finish(struct sim_cta *cta)
                      b->phase, b->count - b->pending, b->count, (long long)(b->tx < 0 ? -b->tx : b->tx),
                      b->tx < 0 ? "that it was not told to expect" : "are still expected");
         if (b->phases_of_bytes > b->phases_seen)
-            sim_fail(last->thread, SIM_LEFT_PENDING, last->instruction, last->site, b->object,
+            sim_fail(load->thread, SIM_LEFT_PENDING, load->instruction, load->site, b->object,
                      "Bytes came in phase %u of the mbarrier, and no thread has waited for it: they may come when the "
                      "CTA is gone.", b->phases_of_bytes - 1);
     }
