@@ -79,7 +79,8 @@ DEVICE bf16 to_bf16(float x)
 #endif
 }
 
-/* "cvt": .rna.tf32.f32; sm_80. fp32 bits with 10 fraction bits, to nearest, ties away from zero, the lower 13 zero. */
+/* "cvt": .rna.tf32.f32; sm_80. fp32 bits with 10 fraction bits, to nearest, ties away from zero, the lower 13 zero. Of a
+ * NaN they are cut off, so that one whose payload lies there becomes an infinity. */
 DEVICE uint32_t to_tf32(float x)
 {
 #if ON_CHIP
@@ -88,9 +89,7 @@ DEVICE uint32_t to_tf32(float x)
     return y;
 #else
     const uint32_t bits = bits_of(x);
-    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffffff;
-    if ((bits & 0x7fffffff) == 0x7f800000) return bits;
-    return (bits + 0x1000) & ~0x1fffu;
+    return ((bits & 0x7fffffff) < 0x7f800000 ? bits + 0x1000 : bits) & ~0x1fffu;
 #endif
 }
 

@@ -265,6 +265,11 @@ static struct box box_of(const struct sim_tensor_map_fields *fields, const int32
         sim_fail(issue->thread, SIM_BAD_OPERAND, issue->instruction, issue->site, NULL,
                  "%d coordinates; the tensor map has %d dimensions.", ndim, fields->ndim);
     sim_async_shared(shared, TENSOR_ALIGN, true, issue);
+    const int64_t from_start = (int64_t)coordinates[0] * sim_element_bytes(fields->element);
+    if (from_start % CHUNK) /* an illegal instruction on the chip */
+        sim_fail(issue->thread, SIM_MISALIGNED, issue->instruction, issue->site, shared,
+                 "The first coordinate, %d, is %lld bytes; it must be a multiple of %d bytes.", coordinates[0],
+                 (long long)from_start, CHUNK);
     struct box box = {.data = (char *)fields->data,
                       .element_bytes = sim_element_bytes(fields->element),
                       .ndim = ndim,
@@ -297,6 +302,10 @@ static void store(const void *map, const int32_t *coordinates, int ndim, const v
     const struct sim_tensor_map_fields fields = decode(map, issue);
     const struct box box = box_of(&fields, coordinates, ndim, shared, issue);
     sim_async_shared(shared, TENSOR_ALIGN, false, issue);
+    for (int i = 0; i < ndim; ++i)
+        if (coordinates[i] < 0) /* an illegal instruction on the chip, where loads may */
+            sim_fail(issue->thread, SIM_BAD_OPERAND, issue->instruction, issue->site, shared,
+                     "Coordinate %d is %d; a box that is stored begins at none below 0.", i, coordinates[i]);
     if (adds && fields.element == SIM_ELEMENT_UINT8)
         sim_fail(issue->thread, SIM_BAD_OPERAND, issue->instruction, issue->site, NULL, "Bytes cannot be added.");
     sim_box_store(&box, shared, adds ? &ops[fields.element] : NULL, issue);

@@ -4,12 +4,15 @@
  *     probe --cuda   on the first GPU; UNCHECKED where there is none
  *
  * One line a probe, then `N passed, M failed, K unchecked`; 1 if one failed. */
+#define _GNU_SOURCE /* fork */
 #include "kernels/device/probes/probe.h"
 
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels/sim/sim.h"
 #ifdef ATTEST_WITH_CUDA
@@ -93,7 +96,7 @@ static bool run_on_sim(const struct probe *p, struct buffers b, const struct sim
     return ok;
 }
 
-static bool check_on_sim(const struct probe *p, struct buffers b, unsigned seeds)
+static bool check_on_every_sim(const struct probe *p, struct buffers b, unsigned seeds)
 {
     for (int generation = p->sm == 90 ? SIM_SM_90 : SIM_SM_80; generation <= SIM_SM_90; ++generation)
         for (int policy = SIM_ASYNC_LATE; policy <= SIM_ASYNC_RANDOM; ++policy)
@@ -105,6 +108,14 @@ static bool check_on_sim(const struct probe *p, struct buffers b, unsigned seeds
                 if (p->once) return true;
             }
     return true;
+}
+
+static bool check_on_sim(const struct probe *p, unsigned seeds)
+{
+    const struct buffers b = buffers_of(p);
+    const bool ok = check_on_every_sim(p, b, seeds);
+    free_buffers(b);
+    return ok;
 }
 
 static int chip_generation(void)
@@ -128,6 +139,32 @@ static bool check_on_chip(const struct probe *p, struct buffers b)
     return false;
 }
 
+/* In a process of its own: what goes wrong on the chip ends its use by the process, and the next probe is to run. */
+static int in_child(int (*deed)(const struct probe *p), const struct probe *p)
+{
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        const int result = deed(p);
+        fflush(stdout);
+        _exit(result);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) {
+        printf("FAILED     %s: its process came to no end\n", p ? p->name : "the GPU's name");
+        return -1;
+    }
+    return WEXITSTATUS(status);
+}
+
+static int generation_deed(const struct probe *p)
+{
+    (void)p;
+    return chip_generation();
+}
+
+static int chip_deed(const struct probe *p) { return check_on_chip(p, buffers_of(p)) ? 0 : 1; }
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
@@ -147,7 +184,7 @@ int main(int argc, char **argv)
                                      "Runs probes of kernels/device/, those whose names contain NAME.", NULL, NULL, NULL};
     struct arguments a = {.seeds = 2};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0) return 2;
-    const int chip = a.cuda ? chip_generation() : 0;
+    const int chip = a.cuda ? in_child(generation_deed, NULL) : 0;
     unsigned passed = 0, failed = 0, unchecked = 0;
     for (int t = 0; t < TABLES; ++t)
         for (const struct probe *p = tables[t]; p->name != NULL; ++p) {
@@ -157,11 +194,9 @@ int main(int argc, char **argv)
                 ++unchecked;
                 continue;
             }
-            const struct buffers b = buffers_of(p);
-            const bool ok = a.cuda ? check_on_chip(p, b) : check_on_sim(p, b, a.seeds);
+            const bool ok = a.cuda ? in_child(chip_deed, p) == 0 : check_on_sim(p, a.seeds);
             if (ok) printf("ok         %s\n", p->name);
             ok ? ++passed : ++failed;
-            free_buffers(b);
             fflush(stdout);
         }
     printf("%u passed, %u failed, %u unchecked\n", passed, failed, unchecked);

@@ -83,7 +83,7 @@ static void expect_store(const void *in, void *out)
     for (int i = 0; i < TMA_CASES; ++i) {
         const struct tma_case *c = &tma_cases[i];
         const uint32_t bytes = tma_element_bytes(c);
-        for (uint32_t n = 0; n < elements_of(c); ++n) {
+        for (uint32_t n = 0; n < elements_of(c) && tma_may_store(c); ++n) {
             uint32_t shared;
             uint64_t global;
             if (!place(c, n, &shared, &global)) continue;

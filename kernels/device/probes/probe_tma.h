@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum { TMA_FP32, TMA_FP16, TMA_BF16, TMA_UINT8 };
-enum { TMA_CASES = 17, TMA_BOX_BYTES = 8192, TMA_TENSOR_BYTES = 32768 };
+enum { TMA_CASES = 21, TMA_BOX_BYTES = 8192, TMA_TENSOR_BYTES = 32768 };
 
 /* Dense but for rows padded to 16 bytes; dimension 0 is the fastest. */
 struct tma_case {
@@ -22,13 +22,13 @@ static const struct tma_case tma_cases[TMA_CASES] = {
     /* every number of dimensions, inside and across every edge */
     {1, TMA_FP32, 0, false, {1000}, {256}, {300}},
     {1, TMA_FP32, 0, false, {1000}, {256}, {-100}},
-    {1, TMA_FP16, 0, false, {1000}, {128}, {950}},
+    {1, TMA_FP16, 0, false, {1000}, {128}, {952}},
     {2, TMA_FP32, 0, false, {40, 30}, {16, 8}, {8, 4}},
-    {2, TMA_BF16, 0, false, {37, 30}, {16, 8}, {-5, 26}},
-    {3, TMA_FP16, 0, false, {24, 7, 9}, {8, 4, 3}, {20, -2, 7}},
-    {4, TMA_FP32, 0, false, {12, 5, 6, 4}, {4, 3, 2, 2}, {-2, 3, 5, -1}},
-    {5, TMA_FP16, 0, false, {16, 3, 4, 3, 3}, {8, 2, 2, 2, 2}, {12, 2, -1, 2, -1}},
-    {2, TMA_UINT8, 0, false, {100, 20}, {48, 10}, {70, 15}},
+    {2, TMA_BF16, 0, false, {37, 30}, {16, 8}, {-8, 26}},
+    {3, TMA_FP16, 0, false, {20, 7, 9}, {8, 4, 3}, {16, -2, 7}},
+    {4, TMA_FP32, 0, false, {12, 5, 6, 4}, {8, 3, 2, 2}, {-4, 3, 5, -1}},
+    {5, TMA_FP16, 0, false, {12, 3, 4, 3, 3}, {8, 2, 2, 2, 2}, {8, 2, -1, 2, -1}},
+    {2, TMA_UINT8, 0, false, {100, 20}, {48, 10}, {64, 15}},
     /* nothing of the box is inside */
     {2, TMA_FP32, 0, false, {40, 30}, {16, 8}, {-16, 40}},
     /* swizzles, rows as wide as they are */
@@ -39,7 +39,12 @@ static const struct tma_case tma_cases[TMA_CASES] = {
     /* NaN outside */
     {2, TMA_FP32, 0, true, {40, 30}, {16, 8}, {-8, 26}},
     {2, TMA_FP16, 0, true, {40, 30}, {16, 8}, {32, -3}},
-    {2, TMA_BF16, 64, true, {40, 30}, {32, 8}, {20, -3}},
+    {2, TMA_BF16, 64, true, {40, 30}, {32, 8}, {16, -3}},
+    /* across the far edges alone, as stores may be */
+    {3, TMA_FP16, 0, false, {20, 7, 9}, {8, 4, 3}, {16, 5, 7}},
+    {4, TMA_FP32, 0, false, {12, 5, 6, 4}, {8, 3, 2, 2}, {8, 3, 5, 3}},
+    {5, TMA_FP16, 0, false, {12, 3, 4, 3, 3}, {8, 2, 2, 2, 2}, {8, 2, 3, 2, 2}},
+    {3, TMA_FP32, 128, false, {64, 10, 5}, {32, 8, 4}, {40, 5, 3}},
 };
 
 static inline uint32_t tma_element_bytes(const struct tma_case *c)
@@ -54,6 +59,14 @@ static inline uint64_t tma_stride(const struct tma_case *c, int n)
     uint64_t stride = (c->shape[0] * tma_element_bytes(c) + 15) / 16 * 16;
     for (int m = 1; m < n; ++m) stride *= c->shape[m];
     return stride;
+}
+
+/* A box that is stored begins at no coordinate below 0. */
+static inline bool tma_may_store(const struct tma_case *c)
+{
+    for (int n = 0; n < c->ndim; ++n)
+        if (c->at[n] < 0) return false;
+    return true;
 }
 
 static inline uint32_t tma_box_bytes(const struct tma_case *c)
