@@ -57,8 +57,7 @@ struct sim_copy_groups {
     struct {
         struct bulk_store *first, *last;
         unsigned groups;
-        unsigned read_agent, write_agent;
-        sim_epoch read, write; /* of copies to come; 0: to be drawn */
+        unsigned agents[2]; /* of reads and writes */
     } bulk;
 };
 

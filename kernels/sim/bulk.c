@@ -134,21 +134,15 @@ static void run_write(struct sim_async *async)
     if (store->left) give_store(store);
 }
 
-static void begin_group(struct sim_thread *thread, struct sim_copy_groups *groups)
-{
-    struct sim_cluster *cluster = thread->cta->cluster;
-    if (!groups->bulk.read_agent) {
-        groups->bulk.read_agent = sim_agent_new(cluster);
-        groups->bulk.write_agent = sim_agent_new(cluster);
-    }
-    if (groups->bulk.read) return;
-    groups->bulk.read = sim_epoch_next(cluster, groups->bulk.read_agent);
-    groups->bulk.write = sim_epoch_next(cluster, groups->bulk.write_agent);
-}
-
 static void watch_store(struct bulk_store *store)
 {
     const struct issue *issue = &store->issue;
+    struct sim_cluster *cluster = issue->thread->cta->cluster;
+    struct sim_copy_groups *groups = issue->thread->copies;
+    for (int i = 0; i < 2; ++i) {
+        if (!groups->bulk.agents[i]) groups->bulk.agents[i] = sim_agent_new(cluster);
+        store->epochs[i] = sim_epoch_next(cluster, groups->bulk.agents[i]);
+    }
     struct sim_deed deed = {issue->thread, store->epochs[0], true, issue->instruction, issue->site};
     sim_box_watch_store(&store->box, &deed, store->shared);
     deed.epoch = store->epochs[1];
@@ -161,14 +155,12 @@ void sim_box_store(const struct box *box, const void *shared, const enum sim_red
     struct sim_thread *self = issue->thread;
     struct sim_cluster *cluster = self->cta->cluster;
     struct sim_copy_groups *groups = sim_copy_groups_of(self);
-    begin_group(self, groups);
     struct bulk_store *store = sim_async_take(self->cta, sizeof *store);
     *store = (struct bulk_store){.read = {.run = run_read},
                                  .write = {.run = run_write},
                                  .issue = *issue,
                                  .box = *box,
                                  .group = groups->bulk.groups,
-                                 .epochs = {groups->bulk.read, groups->bulk.write},
                                  .adds = op != NULL,
                                  .op = op ? *op : SIM_ADD_FP32,
                                  .shared = (char *)shared,
@@ -184,9 +176,7 @@ void sim_box_store(const struct box *box, const void *shared, const enum sim_red
 void sim_bulk_commit(void)
 {
     sim_require_sm_90("cp.async.bulk.commit_group", SIM_SITE);
-    struct sim_copy_groups *groups = sim_copy_groups_of(sim_self);
-    ++groups->bulk.groups;
-    groups->bulk.read = groups->bulk.write = 0;
+    ++sim_copy_groups_of(sim_self)->bulk.groups;
 }
 
 /* All groups but the last `pending` have read what they copy. */

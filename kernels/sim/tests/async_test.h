@@ -1,5 +1,5 @@
-/* async_test.h - what the tests of asynchronous work share. Kernels are C functions that call what kernels/device/ calls,
- * and name their ordinary accesses themselves: get and put. */
+/* async_test.h - what the tests of asynchronous work share. Kernels are C functions that call what kernels/device/
+ * calls, and name their ordinary accesses themselves: get and put. */
 #ifndef ATTEST_SIM_ASYNC_TEST_H
 #define ATTEST_SIM_ASYNC_TEST_H
 
@@ -25,8 +25,8 @@ struct async_case {
 void async_fill(void);
 /* One run; the report is sim_last_report's. */
 enum sim_rule async_run(struct sim_gpu *gpu, const struct async_case *c);
-/* Every policy, one and two workers, `seeds` seeds: the finding, each time. Rule SIM_CLEAN: none; then `check`, unless NULL,
- * looks at async_out. */
+/* Every policy, one and two workers, `seeds` seeds: the finding, each time. Rule SIM_CLEAN: none; then `check`, unless
+ * NULL, looks at async_out. */
 void async_expect(const struct async_case *c, unsigned seeds, void (*check)(const struct async_case *c));
 
 float get(const void *address);
