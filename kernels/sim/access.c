@@ -466,6 +466,8 @@ ENTRIES(16, 8) /* g++ takes 8 for enough; what needs 16 is an instruction with a
 RANGE(__tsan_read_range, false)
 RANGE(__tsan_write_range, true)
 
+void __tsan_vptr_update(void **address, void *value); /* of host code */
+void __tsan_vptr_update(void **address, void *value) { (void)address, (void)value; }
 void __tsan_init(void);
 void __tsan_init(void) {}
 void __tsan_func_entry(void *caller);
