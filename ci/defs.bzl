@@ -27,10 +27,10 @@ _NVCC_FLAGS = [
     "-I.",
 ]
 
-# Every access of a kernel becomes a call into the simulated GPU: the compiler's instrumentation for races puts it there,
-# kernels/sim/ has the functions. Other sanitizers that a configuration asks for stay; the address sanitizer knows
-# nothing of simulated memory, and misaligned accesses are found by the simulated GPU.
-# Coverage counts with atomic additions, which are not taken for accesses of the kernel.
+# Every access of a kernel becomes a call into the simulated GPU: the compiler's instrumentation for races puts it
+# there, kernels/sim/ has the functions. Other sanitizers that a configuration asks for stay; the address sanitizer
+# knows nothing of simulated memory, and misaligned accesses are found by the simulated GPU. Coverage counts with
+# atomic additions, which are not taken for accesses of the kernel.
 _SIM_FLAGS = [
     "-O1",
     "-g",
