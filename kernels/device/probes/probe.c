@@ -4,7 +4,6 @@
  *     probe --cuda   on the first GPU; UNCHECKED where there is none
  *
  * One line a probe, then `N passed, M failed, K unchecked`; 1 if one failed. */
-#define _GNU_SOURCE /* fork */
 #include "kernels/device/probes/probe.h"
 
 #include <argp.h>
