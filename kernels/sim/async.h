@@ -77,6 +77,7 @@ struct box {
     int32_t at[5];                /* of its first element */
     int swizzle_bytes;
     uint32_t fill;                /* elements outside of the tensor hold this */
+    bool stored;                  /* rows that end in the tensor are written to the end of its last 16 bytes */
 };
 
 /* Bytes of the box that lie in the tensor and side by side in both memories; `at` from the beginning of the box. */

@@ -27,7 +27,9 @@ uint32_t sim_box_bytes(const struct box *box)
 /* The part of a row that lies in the tensor. False: none of it does. */
 static bool row_segment(const struct box *box, uint32_t row, struct segment *segment)
 {
-    const int64_t first = box->at[0] < 0 ? 0 : box->at[0], shape = (int64_t)box->shape[0];
+    const int64_t in_chunk = box->stored && box->element_bytes < CHUNK ? CHUNK / box->element_bytes : 1;
+    const int64_t first = box->at[0] < 0 ? 0 : box->at[0];
+    const int64_t shape = ((int64_t)box->shape[0] + in_chunk - 1) / in_chunk * in_chunk;
     const int64_t end = (int64_t)box->at[0] + box->size[0] < shape ? (int64_t)box->at[0] + box->size[0] : shape;
     char *global = box->data + first * box->element_bytes;
     uint32_t rest = row;
@@ -251,11 +253,11 @@ static struct sim_tensor_map_fields decode(const void *map, const struct issue *
     return fields;
 }
 
-/* The special NaN of the chip is a number of its own; any NaN stands for it. */
+/* The NaN is the one that an H200 fills with. */
 static uint32_t fill_of(const struct sim_tensor_map_fields *fields)
 {
     if (!fields->nan_fill) return 0;
-    return sim_element_bytes(fields->element) == 4 ? 0x7fffffff : 0x7fff;
+    return sim_element_bytes(fields->element) == 4 ? 0x7ff77ff7 : 0x7ff7;
 }
 
 static struct box box_of(const struct sim_tensor_map_fields *fields, const int32_t *coordinates, int ndim,
@@ -300,7 +302,8 @@ static void store(const void *map, const int32_t *coordinates, int ndim, const v
     static const enum sim_reduce ops[] = {
         [SIM_ELEMENT_FP32] = SIM_ADD_FP32, [SIM_ELEMENT_FP16] = SIM_ADD_FP16, [SIM_ELEMENT_BF16] = SIM_ADD_BF16};
     const struct sim_tensor_map_fields fields = decode(map, issue);
-    const struct box box = box_of(&fields, coordinates, ndim, shared, issue);
+    struct box box = box_of(&fields, coordinates, ndim, shared, issue);
+    box.stored = true; /* as the chip does: a row of the tensor that is no multiple of 16 bytes is overrun */
     sim_async_shared(shared, TENSOR_ALIGN, false, issue);
     for (int i = 0; i < ndim; ++i)
         if (coordinates[i] < 0) /* an illegal instruction on the chip, where loads may */
