@@ -33,7 +33,7 @@ float get(const void *address);
 void put(void *address, float value);
 
 /* Shared memory of a launch: all that async_run asks for, at a multiple of 1024. */
-enum { ASYNC_SHARED = 64 * 1024 };
+enum { ASYNC_SHARED = 128 * 1024 };
 char *async_shared(void);
 /* An mbarrier, its place and its count, known to CTA, cluster and async proxy. */
 void make_barrier(void *barrier, unsigned count);
