@@ -148,6 +148,13 @@ void sim_clock_reset(struct sim_cluster *cluster, struct sim_clock *clock)
     clock->vector = NULL;
 }
 
+void sim_clock_copy(struct sim_cluster *cluster, struct sim_clock *to, const struct sim_clock *from)
+{
+    if (from->vector) from->vector->references++;
+    vector_drop(cluster->clocks, to->vector);
+    to->vector = from->vector;
+}
+
 unsigned sim_agent_new(struct sim_cluster *cluster)
 {
     struct sim_clock_store *store = cluster->clocks;

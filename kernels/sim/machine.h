@@ -208,6 +208,7 @@ sim_epoch sim_epoch_next(struct sim_cluster *cluster, unsigned agent);
 void sim_release(struct sim_thread *thread, struct sim_clock *clock);
 void sim_acquire(struct sim_thread *thread, const struct sim_clock *clock);
 void sim_clock_reset(struct sim_cluster *cluster, struct sim_clock *clock); /* has seen nothing again */
+void sim_clock_copy(struct sim_cluster *cluster, struct sim_clock *to, const struct sim_clock *from);
 /* Adds one epoch, as finished asynchronous work does. */
 void sim_clock_see(struct sim_cluster *cluster, struct sim_clock *clock, sim_epoch epoch, bool through_async_proxy);
 void sim_acquire_epoch(struct sim_thread *thread, sim_epoch epoch, bool through_async_proxy);

@@ -2,7 +2,8 @@
  *
  * The state lies here, beside the 8 bytes of the object, which nothing else may touch. A barrier's phases are numbered
  * from 0; `phase` is the one that runs. A phase has a clock, which arrivals and the ends of asynchronous work fill and
- * a wait that it satisfies reads. No wait is satisfied by a phase older than the last, so two clocks do. */
+ * a wait that it satisfies reads. It begins with what the last one held: who sees a phase sees those before it. No wait
+ * is satisfied by a phase older than the last, so two clocks do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +165,7 @@ static void settle(struct mbarrier *b, const struct issue *issue)
     if (b->pending > 0 || b->tx != 0) return;
     ++b->phase;
     b->pending = b->count;
-    sim_clock_reset(b->cta->cluster, clock_of(b));
+    sim_clock_copy(b->cta->cluster, clock_of(b), &b->clocks[(b->phase - 1) % 2]);
     wake_all(b);
 }
 

@@ -123,6 +123,32 @@ Test(cp_async, each_misuse_is_found)
     async_expect(&(struct async_case){"by_mbarrier", by_mbarrier, 64, 1, 1, SIM_CLEAN, "", ""}, SEEDS, NULL);
 }
 
+/* Three groups of two copies and one that is not committed; a wait for all but `pending` groups, then number `read` of
+ * the copies is read. */
+enum { PAIRS = 3, NUM_COPIES = 2 * PAIRS + 1 };
+static void read_after_wait(const void *args)
+{
+    const int variant = *(const int *)args, pending = variant / NUM_COPIES, read = variant % NUM_COPIES;
+    char *shared = async_shared();
+    for (int n = 0; n < NUM_COPIES; ++n) {
+        sim_cp_async(shared + 16 * n, async_in, 16, 16);
+        if (n % 2) sim_cp_async_commit();
+    }
+    sim_cp_async_wait((unsigned)pending);
+    get(shared + 16 * read);
+    sim_cp_async_wait_all();
+}
+
+Test(cp_async, a_wait_covers_all_groups_but_the_last_ones)
+{
+    for (int pending = 0; pending < 5; ++pending)
+        for (int read = 0; read < NUM_COPIES; ++read) {
+            const bool covered = read / 2 < PAIRS - pending;
+            async_expect(&(struct async_case){"read_after_wait", read_after_wait, 1, 1, NUM_COPIES * pending + read,
+                                              covered ? SIM_CLEAN : SIM_MISSING_WAIT, "load", "cp.async"}, 2, NULL);
+        }
+}
+
 /* What has been carried out when, as the policy says: seen past the simulated GPU's back. */
 static bool done[3];
 static void watch_the_clock(const void *args)
@@ -267,6 +293,53 @@ static void check_reductions(const struct async_case *c)
             cr_assert(is_sum(x, a, b, op), "%s, %d, op %d: %a + %a gave %a", c->name, i, op, a, b, x);
         }
     }
+}
+
+/* Sums half-way between two numbers of the format. */
+static const struct tie {
+    uint16_t fp16[3], bf16[3]; /* a, b, their sum */
+} ties[] = {
+    {{0x3c00, 0x1000, 0x3c00}, {0x3f80, 0x3b80, 0x3f80}}, /* 1 + half an ulp */
+    {{0x3c01, 0x1000, 0x3c02}, {0x3f81, 0x3b80, 0x3f82}}, /* 1 + ulp + half an ulp */
+    {{0xbc01, 0x9000, 0xbc02}, {0xbf81, 0xbb80, 0xbf82}}, /* and below 0 */
+    {{0x7bff, 0x7bff, 0x7c00}, {0x7f7f, 0x7f7f, 0x7f80}}, /* too large */
+    {{0x0001, 0x0002, 0x0003}, {0x0001, 0x0002, 0x0003}}, /* subnormal */
+};
+enum { NUM_TIES = sizeof ties / sizeof ties[0] };
+
+static void add_ties(const void *args)
+{
+    (void)args;
+    char *shared = async_shared();
+    for (int f = 0; f < 2; ++f) {
+        uint16_t *a = (uint16_t *)async_out + 8 * f, *b = (uint16_t *)shared + 8 * f;
+        for (int i = 0; i < 8; ++i) {
+            const struct tie *tie = &ties[i % NUM_TIES];
+            sim_watch_write(&a[i], 2, 2, "store", SIM_SITE);
+            sim_watch_write(&b[i], 2, 2, "store", SIM_SITE);
+            a[i] = f ? tie->bf16[0] : tie->fp16[0];
+            b[i] = f ? tie->bf16[1] : tie->fp16[1];
+        }
+    }
+    sim_fence_proxy_async();
+    sim_bulk_reduce(async_out, shared, 16, SIM_ADD_FP16);
+    sim_bulk_reduce((char *)async_out + 16, shared + 16, 16, SIM_ADD_BF16);
+    sim_bulk_commit();
+    sim_bulk_wait(0);
+}
+
+static void check_ties(const struct async_case *c)
+{
+    const uint16_t *sums = (const uint16_t *)async_out;
+    for (int i = 0; i < 8; ++i) {
+        cr_assert_eq(sums[i], ties[i % NUM_TIES].fp16[2], "%s, fp16 %d: %04x", c->name, i, sums[i]);
+        cr_assert_eq(sums[8 + i], ties[i % NUM_TIES].bf16[2], "%s, bf16 %d: %04x", c->name, i, sums[8 + i]);
+    }
+}
+
+Test(bulk, sums_are_rounded_to_nearest_even)
+{
+    async_expect(&(struct async_case){"add_ties", add_ties, 1, 1, 0, SIM_CLEAN, "", ""}, SEEDS, check_ties);
 }
 
 /* ---- bulk loads to other CTAs --------------------------------------------------------------------------------- */

@@ -66,6 +66,44 @@ static void unordered(const void *args)
     wait_for(barrier, 0);
 }
 
+/* Each of three threads in turn lets one phase pass; the last one waits for its own and sees what came before it. */
+static void relay(const void *args)
+{
+    const int variant = *(const int *)args, t = (int)sim_thread_index(0);
+    char *shared = async_shared(), *barrier = shared + 64;
+    make_barrier(barrier, 1);
+    while (async_flag < t) sim_yield("a flag", NULL, NULL);
+    if (variant != t + 1) put(shared + 4 * t, 5.0f);
+    sim_mbarrier_arrive(barrier, 1);
+    if (variant == t + 1) put(shared + 4 * t, 5.0f); /* too late */
+    async_flag = t + 1;
+    if (t < 2) return;
+    wait_for(barrier, 0);
+    put(async_out, get(shared) + get(shared + 4) + get(shared + 8));
+}
+
+/* Thread 0 has arrived at the next phase when thread 1 waits for this one: what came between is not seen. */
+static void early_bird(const void *args)
+{
+    const int variant = *(const int *)args;
+    char *shared = async_shared(), *barrier = shared + 64;
+    make_barrier(barrier, 2);
+    sim_mbarrier_arrive(barrier, 1);
+    if (is_first()) {
+        wait_for(barrier, 0);
+        put(shared, 5.0f);
+        sim_mbarrier_arrive(barrier, 1);
+        async_flag = 1;
+    } else {
+        while (!async_flag) sim_yield("a flag", NULL, NULL);
+        wait_for(barrier, 0);
+        if (variant) get(shared);
+        sim_mbarrier_arrive(barrier, 1);
+        wait_for(barrier, 1);
+        put(async_out, get(shared));
+    }
+}
+
 /* CTA 0 waits for arrivals from both. */
 static void arrive_far(const void *args)
 {
@@ -150,6 +188,8 @@ Test(mbarrier, phases_hand_over_what_was_written_before_them)
     async_expect(&(struct async_case){"exchange", exchange, 64, 1, 0, SIM_CLEAN, "", ""}, MANY_SEEDS, check_exchange);
     async_expect(&(struct async_case){"two_loads", two_loads, 32, 1, 0, SIM_CLEAN, "", ""}, MANY_SEEDS,
                  check_two_loads);
+    async_expect(&(struct async_case){"relay", relay, 3, 1, 0, SIM_CLEAN, "", ""}, SEEDS, NULL);
+    async_expect(&(struct async_case){"early_bird", early_bird, 2, 1, 0, SIM_CLEAN, "", ""}, SEEDS, NULL);
     async_expect(&(struct async_case){"arrive_far", arrive_far, 32, 2, 0, SIM_CLEAN, "", ""}, MANY_SEEDS, check_far);
     async_expect(&(struct async_case){"one_of_two", one_of_two, 32, 1, 0, SIM_CLEAN, "", ""}, SEEDS, NULL);
 }
@@ -178,6 +218,9 @@ Test(mbarrier, each_misuse_is_found)
         {"exchange", exchange, 64, 1, 17, SIM_OUT_OF_BOUNDS, "mbarrier", "allocation"},
         {"exchange", exchange, 64, 1, 19, SIM_UNINITIALISED, arrive, "mbarrier.inval"},
         {"unordered", unordered, 2, 1, 1, SIM_RACE, arrive, "initialised"},
+        {"relay", relay, 3, 1, 1, SIM_RACE, "load", "no synchronisation"},
+        {"relay", relay, 3, 1, 2, SIM_RACE, "load", "no synchronisation"},
+        {"early_bird", early_bird, 2, 1, 1, SIM_RACE, "load", "no synchronisation"},
         {"arrive_far", arrive_far, 32, 2, 1, SIM_MISSING_PROXY_FENCE, arrive, "fence.mbarrier_init"},
         {"arrive_far", arrive_far, 32, 2, 2, SIM_BAD_OPERAND, wait, "own CTA"},
         {"two_loads", two_loads, 32, 1, 1, SIM_MISSING_PROXY_FENCE, load, "async proxy"},

@@ -229,9 +229,9 @@ static uint64_t ones(const char *tile)
     return sim_shared_address(tile) >> 4 | (uint64_t)(1024 >> 4) << 16 | (uint64_t)(128 >> 4) << 32;
 }
 
-static void fill(char *tile)
+static void fill(char *tile, int bytes)
 {
-    for (int i = 0; i < TILE / 4 / 128; ++i) put(tile + 4 * (128 * i + (int)sim_thread_index(0)), two_ones);
+    for (int i = (int)sim_thread_index(0); i < bytes / 4; i += 128) put(tile + 4 * i, two_ones);
     sim_fence_proxy_async_shared();
 }
 
@@ -254,7 +254,7 @@ static void groups(const void *args)
     char *shared = async_shared();
     float d[4], e[8];
     uint32_t a[4];
-    fill(shared);
+    fill(shared, TILE);
     for (int i = 0; i < 4; ++i) memcpy(&a[i], &two_ones, sizeof a[i]);
     sim_sync_threads();
     const uint64_t x = ones(shared);
@@ -287,6 +287,34 @@ static void check_groups(const struct async_case *c)
     for (int i = 0; i < 128; ++i) cr_assert_eq(async_out[i], 4 * 3 * 16.0f, "%s", c->name);
 }
 
+/* Two chains of products in turn. All threads wait for a load meanwhile: then nothing goes on but asynchronous work. */
+static void chains(const void *args)
+{
+    (void)args;
+    char *shared = async_shared(), *barrier = shared + 2 * TILE;
+    float d[4], e[4];
+    fill(shared, TILE);
+    make_barrier(barrier, 1);
+    if (is_first()) sim_mbarrier_arrive_expect_tx(barrier, TILE);
+    sim_wgmma_fence();
+    for (int n = 0; n < 3; ++n) {
+        product_of(d, NULL, ones(shared), n > 0);
+        if (n < 2) product_of(e, NULL, ones(shared), n > 0);
+    }
+    sim_wgmma_commit();
+    if (is_first()) sim_bulk_load(shared + TILE, async_in, TILE, barrier, 0);
+    wait_for(barrier, 0);
+    sim_wgmma_wait(0);
+    store_sum(d);
+    put(async_out + 128 + sim_thread_index(0), get(e));
+}
+
+static void check_chains(const struct async_case *c)
+{
+    check_groups(c);
+    for (int i = 128; i < 256; ++i) cr_assert_eq(async_out[i], 2 * 16.0f, "%s", c->name);
+}
+
 /* Operands that are none. */
 static void operands(const void *args)
 {
@@ -294,11 +322,11 @@ static void operands(const void *args)
     char *shared = async_shared();
     float d[128];
     uint32_t a[4] = {0};
-    fill(shared);
+    fill(shared, variant == 13 ? TILE - 16 : TILE);
     sim_sync_threads();
     const uint64_t x = ones(shared), far = x | 0x3fffull << 32;
     sim_wgmma_fence();
-    if (variant == 0) product_of(d, NULL, x, false);
+    if (variant == 0 || variant == 13) product_of(d, NULL, x, false);
     if (variant == 1) product_of(d, NULL, x | 1ull << 14, false);
     if (variant == 2) product_of(d, NULL, x | 1ull << 49, false);
     if (variant == 3) product_of(d, NULL, far, false);
@@ -321,7 +349,7 @@ static void own_rows(const void *args)
     const int variant = *(const int *)args, t = (int)sim_thread_index(0);
     char *shared = async_shared(), *b = shared + TILE;
     float d[4];
-    fill(b);
+    fill(b, TILE);
     sim_sync_threads();
     for (int i = 0; i < 4; ++i) { /* rows 16 w .. 16 w + 15: two cores of 128 bytes for each half of k */
         const int core = t / 32 * 2 + (variant == 1 ? 2 : 0) + i % 2;
@@ -338,6 +366,7 @@ static void own_rows(const void *args)
 Test(wgmma, groups_chains_and_own_rows_are_clean)
 {
     async_expect(&(struct async_case){"groups", groups, 128, 1, 0, SIM_CLEAN, "", ""}, 40, check_groups);
+    async_expect(&(struct async_case){"chains", chains, 128, 1, 0, SIM_CLEAN, "", ""}, 20, check_chains);
     async_expect(&(struct async_case){"operands", operands, 128, 1, 0, SIM_CLEAN, "", ""}, SEEDS, NULL);
     async_expect(&(struct async_case){"own_rows", own_rows, 128, 1, 0, SIM_CLEAN, "", ""}, 40, NULL);
 }
@@ -371,6 +400,7 @@ Test(wgmma, each_misuse_is_found)
         {"operands", operands, 128, 1, 10, SIM_DIVERGED, wgmma, "descriptors"},
         {"operands", operands, 128, 1, 11, SIM_UNINITIALISED, wgmma, "Nobody has written"},
         {"operands", operands, 128, 1, 12, SIM_UNINITIALISED, wgmma, "Nobody has written"},
+        {"operands", operands, 128, 1, 13, SIM_UNINITIALISED, wgmma, "(byte 2032 "},
         {"own_rows", own_rows, 128, 1, 1, SIM_RACE, wgmma, "no synchronisation"},
         {"own_rows", own_rows, 128, 1, 2, SIM_MISSING_PROXY_FENCE, wgmma, "fence.proxy.async"},
         {"own_rows", own_rows, 128, 1, 3, SIM_RACE, wgmma, "no synchronisation"},
