@@ -303,10 +303,18 @@ static bool struct_from_the_past(struct bad_case *c)
 }
 
 /* The kinds below are UNSUPPORTED: valid one day, or on another machine. */
-static bool device_without_kernels(struct bad_case *c)
+static bool more_than_a_kernel_takes(struct bad_case *c)
 {
-    static const struct field device = FIELD(device);
-    return set32(c, &device, (int32_t)draw(c, 2));
+    const struct attest_problem *p = &c->p;
+    c->p.device = ATTEST_SIM;
+    if (p->dq.dtype != ATTEST_ABSENT) return expect(c, "dq.dtype = %" PRId32, p->dq.dtype);
+    if (p->bias.dtype != ATTEST_ABSENT) return expect(c, "bias.dtype = %" PRId32, p->bias.dtype);
+    if (p->mask.dtype != ATTEST_ABSENT) return expect(c, "mask.dtype = %" PRId32, p->mask.dtype);
+    if (p->block_mask.dtype != ATTEST_ABSENT) return expect(c, "block_mask.dtype = %" PRId32, p->block_mask.dtype);
+    if (p->q.dtype > ATTEST_BF16) return expect(c, "q.dtype = %" PRId32, p->q.dtype);
+    if (p->softcap > 0) return expect(c, "softcap = %g", (double)p->softcap);
+    if (p->has_alibi) return expect(c, "has_alibi = 1");
+    return p->dropout_p > 0 && expect(c, "dropout_p = %g", (double)p->dropout_p);
 }
 
 static bool low_parts(struct bad_case *c)
@@ -466,7 +474,7 @@ static const struct kind {
     PROBLEM(dropout_outside_its_range), PROBLEM(window_without_a_diagonal), PROBLEM(index_that_overflows),
     PROBLEM(index_below_its_range), PROBLEM(diagonal_nobody_asked_for), PROBLEM(unknown_choice),
     PROBLEM(flag_that_is_no_flag), PROBLEM(unknown_ordinal), PROBLEM(block_without_size), PROBLEM(struct_from_the_past),
-    {"device_without_kernels", device_without_kernels, IN_PROBLEM, ATTEST_UNSUPPORTED},
+    {"more_than_a_kernel_takes", more_than_a_kernel_takes, IN_PROBLEM, ATTEST_UNSUPPORTED},
     {"low_parts", low_parts, IN_PROBLEM, ATTEST_UNSUPPORTED},
     {"paged", paged, IN_PROBLEM, ATTEST_UNSUPPORTED},
     ARGS(null_tensor), ARGS(misaligned_tensor), ARGS(output_on_another), ARGS(output_on_an_array), ARGS(null_array),
