@@ -174,7 +174,7 @@ static void multiply(const void *args)
         sim_fence_proxy_async_shared();
     }
     for (int row = 0; row < M; ++row)
-        for (int j = 0; j < product.n; ++j)
+        for (int j = 0; j < product.n && thread_of(row, 0) / 4 == t / 4; ++j)
             if (thread_of(row, j) == t) d[register_of(row, j)] = (float)product.c[row][j];
     if (product.registers) load_a(t, a);
     sim_sync_threads();
@@ -185,7 +185,7 @@ static void multiply(const void *args)
     sim_wgmma_commit();
     sim_wgmma_wait(0);
     for (int row = 0; row < M; ++row)
-        for (int j = 0; j < product.n; ++j)
+        for (int j = 0; j < product.n && thread_of(row, 0) / 4 == t / 4; ++j)
             if (thread_of(row, j) == t) product.d[row][j] = d[register_of(row, j)];
 }
 
