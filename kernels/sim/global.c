@@ -14,7 +14,7 @@
 enum { PAGE = 4096, WRITTEN = 16, MAX_DIMENSIONS = 8 };
 
 /* Who read, or reduced, since the last write: the epochs of one cluster, and whether there is another one. Clusters are
- * numbered over all launches, from 1; those of this launch begin at memory->first_cluster. */
+ * numbered over all launches, from 1, by their first CTA; those of this launch begin at memory->first_cluster. */
 struct crowd {
     uint32_t set, cluster, other, site;
 };

@@ -459,7 +459,7 @@ static enum sim_rule run_with(struct run *run, struct worker **workers, unsigned
     for (unsigned i = 0; i < n; ++i)
         if (!prepare_worker(workers[i], run)) return refuse(gpu, run->launch, "the host has too little memory");
     pthread_mutex_init(&run->mutex, NULL);
-    sim_memory_launch(gpu->memory, run->num_clusters);
+    sim_memory_launch(gpu->memory, run->num_clusters * run->cluster_ctas);
     run_grid(workers, n);
     pthread_mutex_destroy(&run->mutex);
     if (run->lowest_failed != UINT64_MAX) return gpu->report.rule;

@@ -12,7 +12,8 @@ static const char source[] = "kernels/sim/tests/watch_test.cu";
 typedef int watched(struct sim_gpu *gpu, const struct watched_args *args);
 watched watched_load_and_store, watched_copy_struct, watched_copy_by_name, watched_clear_by_name, watched_copy_16,
     watched_load_in_function, watched_add_atomically, watched_read_constants, watched_read_variable,
-    watched_write_constant, watched_own_bytes, watched_many_readers, watched_place, watched_of_two_blocks;
+    watched_write_constant, watched_own_bytes, watched_many_readers, watched_place, watched_of_two_blocks,
+    watched_of_clusters;
 
 static struct sim_gpu *gpu;
 static float in[256] __attribute__((aligned(64))), out[256] __attribute__((aligned(64)));
@@ -205,6 +206,11 @@ Test(watch, blocks_of_a_launch_are_not_ordered)
     snprintf(other, sizeof other, "lock (%u, 0, 0) %s it at", !r->block[0], r->block[0] ? "wrote" : "read");
     cr_assert(strstr(r->text, other) != NULL && strcmp(r->address, "global out + 20 bytes") == 0, "%s", r->text);
     cr_assert(r->line == line_of("block", 1 + (int)r->block[0]), "%s", r->text);
+}
+
+Test(watch, launches_of_clusters_are_ordered)
+{
+    for (int launch = 0; launch < 3; launch++) expect_clean(watched_of_clusters, ARGS(.to = out));
 }
 
 Test(watch, outputs_that_nobody_wrote)

@@ -142,3 +142,15 @@ KERNEL(1, 1) void of_two_blocks(struct watched_args a)
     else a.to[6] = a.to[a.n];             // HERE(block)
 }
 WATCHED(of_two_blocks, 2, 1)
+
+// Each CTA of clusters writes a number of its own.
+KERNEL(1, 1) void of_clusters(struct watched_args a)
+{
+    a.to[block_x()] = 1;
+}
+
+extern "C" int watched_of_clusters(struct sim_gpu *gpu, const struct watched_args *arguments)
+{
+    const launch_shape shape = {{8, 1, 1}, {1, 1, 1}, {4, 1, 1}, 0, 1, 1};
+    return LAUNCH(of_clusters, shape, gpu, *arguments);
+}
