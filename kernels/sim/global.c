@@ -402,7 +402,7 @@ static void watch_cells(const struct sim_memory *memory, const struct access *a,
             unlock(page);
             fail_rival(memory, a, (const void *)(byte > address ? byte : address), &rival);
         }
-        if (a->kind == ACCESS_READ && a->async_proxy && cell->writer == cluster &&
+        if (a->async_proxy && cell->writer == cluster && cell->write &&
             !sim_has_seen_fenced(a->thread, cell->write)) {
             unlock(page);
             sim_fail_fence(a, (const void *)address, &(struct party){cell->write, cell->site, true});

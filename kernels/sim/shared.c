@@ -144,6 +144,8 @@ static inline void write_cell(const struct access *a, const struct sim_shared *s
 {
     struct party other;
     check_write_seen(a, shared, offset, cell);
+    if (a->async_proxy && cell->write != 0 && !sim_has_seen_fenced(a->thread, cell->write))
+        sim_fail_fence(a, shared->cta->window + offset, &(struct party){cell->write, cell->site, true});
     if (!readers_seen(shared->cta->cluster->watch->shared, cell->readers, a, &other))
         sim_fail_conflict(a, shared->cta->window + offset, &other);
     *cell = (struct cell){a->epoch, 0, a->site};
@@ -167,6 +169,19 @@ static void note_remote(struct sim_shared *shared, const struct access *a)
     if (!shared->remote) shared->remote = calloc(SIM_MAX_AGENTS, sizeof *shared->remote);
     if (!shared->remote) abort();
     shared->remote[agent_of(a->epoch)] = (struct remote){a->thread, a->epoch, a->site, a->instruction};
+}
+
+/* A CTA's shared memory is its own once it has begun: a thread knows that from the cluster's barrier, relaxed or not,
+ * or from anything that it has seen of that CTA. */
+static void check_begun(const struct access *a, const struct sim_cta *cta, uint32_t offset)
+{
+    bool begun = a->thread->cluster_waits > 0;
+    for (unsigned i = 0; !begun && i < cta->num_threads; i++)
+        begun = has_seen(a->thread, cta->threads[i].agent << SIM_INTERVAL_BITS | 1);
+    if (!begun)
+        sim_fail(a->thread, SIM_RACE, a->instruction, a->pc, cta->window + offset,
+                 "CTA %u of the cluster may not have begun; a wait for the cluster's barrier must come first.",
+                 cta->rank);
 }
 
 static bool anybody_has_seen(const struct sim_cta *cta, sim_epoch epoch)
@@ -193,7 +208,10 @@ void sim_shared_access(const struct access *a, unsigned rank, uint32_t offset, s
     struct sim_cluster *cluster = a->thread->cta->cluster;
     struct sim_shared *shared = cluster->ctas[rank].shared;
     if (cluster->watch->shared->count >= cluster->watch->shared->full) sweep(cluster);
-    if (rank != a->thread->cta->rank) note_remote(shared, a);
+    if (rank != a->thread->cta->rank) {
+        check_begun(a, shared->cta, offset);
+        note_remote(shared, a);
+    }
     while (bytes > 0) {
         const uint32_t at = offset % PAGE;
         const size_t here = bytes < PAGE - at ? bytes : PAGE - at;

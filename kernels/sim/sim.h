@@ -37,7 +37,7 @@ enum sim_rule {
     SIM_UNINITIALISED,        /* a read of bytes that nobody wrote */
     SIM_RACE,                 /* two accesses, one a write, with no synchronisation between them */
     SIM_MISSING_WAIT,         /* bytes touched that an asynchronous operation still reads or writes */
-    SIM_MISSING_PROXY_FENCE,  /* generic writes read through the async proxy with no fence.proxy.async */
+    SIM_MISSING_PROXY_FENCE,  /* generic writes read or overwritten through the async proxy, no fence.proxy.async */
     SIM_WRONG_PARITY,         /* a wait satisfied by a phase that this thread has already waited for */
     SIM_REGISTERS_IN_FLIGHT,  /* registers of an unfinished wgmma touched */
     SIM_MISSING_WGMMA_FENCE,  /* registers written since the last wgmma.fence given to a wgmma */

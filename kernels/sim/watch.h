@@ -63,7 +63,7 @@ struct party {
 
 /* SIM_RACE or SIM_MISSING_WAIT: `other` is not ordered before `access`. Does not return. */
 _Noreturn void sim_fail_conflict(const struct access *access, const void *address, const struct party *other);
-/* SIM_MISSING_PROXY_FENCE: `other` wrote through the generic proxy what `access` reads through the async proxy. */
+/* SIM_MISSING_PROXY_FENCE: `other` wrote through the generic proxy what `access` touches through the async proxy. */
 _Noreturn void sim_fail_fence(const struct access *access, const void *address, const struct party *other);
 
 /* ---- readers.c -------------------------------------------------------------------------------------------- */

@@ -256,6 +256,7 @@ static void reductions(const void *args)
             for (int i = 0; i < BYTES / 4; i++) put(async_out + 256 * n + i, get(async_in + i));
             for (int i = 0; i < BYTES / 4; i++) put(async_out + 1024 + 256 * n + i, get(async_in + i));
         }
+        sim_fence_proxy_async();
     }
     sim_cluster_arrive(false);
     sim_cluster_wait();

@@ -117,7 +117,7 @@ static unsigned conflict(const struct history *h, const struct model *m, int oth
 }
 
 /* Byte by byte: the last write, and the reads since. Gives the rules that the access may be said to break (1 <<
- * rule), more than one where several reads are unordered; 0: none. */
+ * rule), more than one where several things are wrong with a byte; 0: none. */
 static unsigned check_access(const struct history *h, const struct model *m, int i)
 {
     const struct event *e = &h->events[i];
@@ -128,9 +128,9 @@ static unsigned check_access(const struct history *h, const struct model *m, int
             if (is_access(f->kind) && is_write(f->kind) && b >= f->offset && b < f->offset + f->bytes) last_write = k;
         }
         if (last_write >= 0 && !has(&m->before[e->thread], last_write)) return conflict(h, m, last_write);
-        if (e->kind == ISSUE_READ && e->proxy && last_write >= 0 && !has(&m->fenced[e->thread], last_write))
-            return 1u << SIM_MISSING_PROXY_FENCE;
         unsigned broken = 0;
+        if (is_issue(e->kind) && e->proxy && last_write >= 0 && !has(&m->fenced[e->thread], last_write))
+            broken |= 1u << SIM_MISSING_PROXY_FENCE;
         for (int k = last_write + 1; k < i && is_write(e->kind); k++) {
             const struct event *f = &h->events[k];
             if (is_access(f->kind) && b >= f->offset && b < f->offset + f->bytes && !has(&m->before[e->thread], k))

@@ -165,6 +165,23 @@ KERNEL(64, 1) void store_without_proxy_fence(struct room r)
 }
 EXHIBIT(store_without_proxy_fence, shape.block[0] = shape.max_threads = 64)
 
+// A load over what threads wrote: nothing but the fence orders writes of the two proxies.
+KERNEL(64, 1) void load_without_proxy_fence(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    STATIC_SHARED(mbarrier, full);
+    for (int x = thread_x(); x < 256; x += 64) t.at[x] = 0.0f;
+    if (!r.wrong) fence_proxy_async_shared();
+    make(full, 1);
+    if (thread_x() == 0) {
+        mbarrier_arrive_expect_tx(&full, sizeof t);
+        bulk_load(&t, r.in, sizeof t, &full);  // HERE load_without_proxy_fence: missing proxy fence, cp.async.bulk
+    }
+    mbarrier_wait(&full, 0);
+    for (int x = thread_x(); x < 256; x += 64) r.out[x] = t.at[x];
+}
+EXHIBIT(load_without_proxy_fence, shape.block[0] = shape.max_threads = 64)
+
 // The tile is filled again while the store still reads it.
 KERNEL(64, 1) void store_overtaken(struct room r)
 {

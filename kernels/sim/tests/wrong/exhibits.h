@@ -46,6 +46,7 @@ EXHIBIT(too_many_bytes_expected, 256, copied, 0, 63, SIM_SM_90, "1024 bytes are 
 EXHIBIT(ring_starts_full, 128, mirrored_32, 0, 63, SIM_SM_90, "0 of 32 arrivals")
 EXHIBIT(released_too_soon, 128, mirrored_32, 0, 63, SIM_SM_90, "shared")
 EXHIBIT(store_without_proxy_fence, 256, copied, 0, 0, SIM_SM_90, "fence")
+EXHIBIT(load_without_proxy_fence, 256, copied, 0, 0, SIM_SM_90, "fence.proxy.async")
 EXHIBIT(store_overtaken, 512, copied, 0, 63, SIM_SM_90, "cp.async.bulk")
 EXHIBIT(store_left, 256, copied, 0, 0, SIM_SM_90, "")
 EXHIBIT(copy_of_odd_bytes, 256, copied, 0, 0, SIM_SM_90, "1000")
@@ -54,7 +55,7 @@ EXHIBIT(overhang_not_expected, 160, copied, 0, 63, SIM_SM_90, "128 bytes more th
 
 /* wgmma.cu */
 EXHIBIT(wgmma_without_proxy_fence, 1024, product, 0, 127, SIM_SM_90, "fence")
-EXHIBIT(wgmma_without_fence, 1024, product, 0, 127, SIM_SM_90, "wgmma.fence")
+EXHIBIT(wgmma_fence_too_early, 1024, product, 0, 127, SIM_SM_90, "wgmma.fence")
 EXHIBIT(wgmma_read_early, 1024, product, 0, 127, SIM_SM_90, "wgmma")
 EXHIBIT(wgmma_registers_overwritten, 1024, product_doubled, 0, 127, SIM_SM_90, "wgmma")
 EXHIBIT(wgmma_operand_overwritten, 1024, product_doubled, 0, 127, SIM_SM_90, "wgmma")
@@ -66,6 +67,7 @@ EXHIBIT(registers_wrong_way, 512, copied, 0, 511, SIM_SM_90, "128")
 
 /* machine.cu */
 EXHIBIT(cluster_read_early, 256, exchanged, 0, 63, SIM_SM_90, "CTA")
+EXHIBIT(cluster_written_early, 256, exchanged, 0, 63, SIM_SM_90, "may not have begun")
 EXHIBIT(cluster_left_early, 256, exchanged, 0, 63, SIM_SM_90, "CTA")
 EXHIBIT(cluster_of_odd_grid, 128, copied, 0, 0, SIM_SM_90, "cluster")
 EXHIBIT(dynamic_shared_too_large, 64, copied, 0, 0, SIM_SM_90, "shared")

@@ -15,6 +15,22 @@ KERNEL(64, 1) void cluster_read_early(struct room r)
 }
 EXHIBIT(cluster_read_early, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
 
+// Writes to the other CTA, which may not have begun.
+KERNEL(64, 1) void cluster_written_early(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    const float x = r.in[64 * block_x() + i];
+    if (!r.wrong) {
+        cluster_arrive_relaxed();
+        cluster_wait();
+    }
+    cluster_map(&t, cluster_rank() ^ 1)->at[i] = x;  // HERE cluster_written_early: race, store
+    cluster_sync();
+    r.out[64 * block_x() + i] = t.at[i];
+}
+EXHIBIT(cluster_written_early, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
+
 // Reads the other CTA's shared memory, which goes with the other CTA.
 KERNEL(64, 1) void cluster_left_early(struct room r)
 {

@@ -46,8 +46,8 @@ KERNEL(128, 1) void wgmma_without_proxy_fence(struct room r)
 }
 EXHIBIT(wgmma_without_proxy_fence, shape.block[0] = shape.max_threads = 128)
 
-// The accumulators were cleared by ordinary code.
-KERNEL(128, 1) void wgmma_without_fence(struct room r)
+// The accumulators are cleared by ordinary code, after the fence.
+KERNEL(128, 1) void wgmma_fence_too_early(struct room r)
 {
     STATIC_SHARED(operand, x);
     const uint64_t x_at = descriptor(x);
@@ -55,14 +55,15 @@ KERNEL(128, 1) void wgmma_without_fence(struct room r)
     write_operand(x, r.in);
     fence_proxy_async_shared();
     sync_threads();
+    if (r.wrong) wgmma_fence();
     for (int j = 0; j < 8; ++j) d[j] = 0.0f;
     if (!r.wrong) wgmma_fence();
-    wgmma_m64nNk16_f16<16>(d, x_at, x_at, true);  // HERE wgmma_without_fence: missing wgmma fence, wgmma
+    wgmma_m64nNk16_f16<16>(d, x_at, x_at, true);  // HERE wgmma_fence_too_early: missing wgmma fence, wgmma
     wgmma_commit();
     wgmma_wait<0>();
     write_result(r.out, d);
 }
-EXHIBIT(wgmma_without_fence, shape.block[0] = shape.max_threads = 128)
+EXHIBIT(wgmma_fence_too_early, shape.block[0] = shape.max_threads = 128)
 
 // The accumulators are read while the tensor cores still write them.
 KERNEL(128, 1) void wgmma_read_early(struct room r)
