@@ -79,8 +79,8 @@ DEVICE bf16 to_bf16(float x)
 #endif
 }
 
-/* "cvt": .rna.tf32.f32; sm_80. fp32 bits with 10 fraction bits, to nearest, ties away from zero, the lower 13 zero. Of a
- * NaN they are cut off, so that one whose payload lies there becomes an infinity. */
+/* "cvt": .rna.tf32.f32; sm_80. fp32 bits with 10 fraction bits, to nearest, ties away from zero, the lower 13 zero. Of
+ * a NaN they are cut off, so that one whose payload lies there becomes an infinity. */
 DEVICE uint32_t to_tf32(float x)
 {
 #if ON_CHIP

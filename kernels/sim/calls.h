@@ -74,7 +74,8 @@ void sim_mma(enum sim_format format, float *d, const uint32_t *a, const uint32_t
 /* mbarrier. */
 void sim_mbarrier_init(void *mbarrier, unsigned count);
 void sim_mbarrier_inval(void *mbarrier);
-void sim_mbarrier_arrive(void *mbarrier, unsigned count);           /* own CTA's or, mapped, another's */
+void sim_mbarrier_arrive(void *mbarrier, unsigned count);           /* own CTA's, as all but the next */
+void sim_mbarrier_arrive_cluster(void *mbarrier, unsigned count);   /* own CTA's or, mapped, another's */
 void sim_mbarrier_arrive_expect_tx(void *mbarrier, unsigned bytes); /* one arrival */
 void sim_mbarrier_expect_tx(void *mbarrier, unsigned bytes);        /* none */
 bool sim_mbarrier_try_wait(const void *mbarrier, unsigned parity);  /* may give up: callers loop */
@@ -112,8 +113,8 @@ void sim_bulk_commit(void);
 void sim_bulk_wait(unsigned pending_groups);      /* until the writes are done */
 void sim_bulk_wait_read(unsigned pending_groups); /* until the sources have been read */
 
-/* wgmma m64nNk16: the four warps of a warpgroup. d has n / 2 numbers a thread; `a` a register fragment of 4, or NULL for
- * the descriptor. scale_d false: d = a b. Negations: +1 or -1. Transposes only of 16-bit operands in shared memory. */
+/* wgmma m64nNk16: the four warps of a warpgroup. d has n / 2 numbers a thread; `a` a register fragment of 4, or NULL
+ * for the descriptor. scale_d false: d = a b. Negations: +1 or -1. Transposes only of 16-bit operands in shared memory. */
 void sim_wgmma(enum sim_format format, int n, float *d, const uint32_t *a, uint64_t descriptor_a, uint64_t descriptor_b,
                bool scale_d, int scale_a, int scale_b, bool transpose_a, bool transpose_b);
 void sim_wgmma_fence(void);

@@ -9,9 +9,9 @@
  * An instruction runs its steps in order of k. tf32 operands lose their low 13 bits. NaN, 0 inf and inf - inf make
  * 0x7fffffff; a zero, of whatever origin, is +0.
  *
- * SM_90 is what an H200 does (driver 580.159.04, 2026-11-21): kernels/device/probes/unit_probe found all 2^20 random and
- * 2^18 hard sets of each of 15 instructions the same. SM_80 is from the literature: Fasi et al., PeerJ CS 7:e330 (2021);
- * Xie et al., MMA-Sim, arXiv 2511.10909. */
+ * SM_90 is what an H200 does (driver 580.159.04, 2026-11-21): kernels/device/probes/unit_probe found all 2^20 random
+ * and 2^18 hard sets of each of 15 instructions the same. SM_80 is from the literature: Fasi et al., PeerJ CS 7:e330
+ * (2021); Xie et al., MMA-Sim, arXiv 2511.10909. */
 #ifndef ATTEST_SIM_UNIT_H
 #define ATTEST_SIM_UNIT_H
 

@@ -107,8 +107,8 @@ static void compute(const struct product *p, float *c)
              with->scale_d ? c : NULL, c);
 }
 
-/* In the order of their issue. Accumulators stay with the team while products go on adding to them: meanwhile nobody else
- * may see the registers. */
+/* In the order of their issue. Accumulators stay with the team while products go on adding to them: meanwhile nobody
+ * else may see the registers. */
 static void run_product(struct sim_async *async)
 {
     struct product *p = (struct product *)async;

@@ -179,8 +179,8 @@ int main(int argc, char **argv)
     static const struct argp_option options[] = {{"cuda", 'c', NULL, 0, "on the first GPU", 0},
                                                  {"seeds", 's', "N", 0, "schedules of each policy (2)", 0},
                                                  {0}};
-    static const struct argp argp = {options, parse, "[NAME]",
-                                     "Runs probes of kernels/device/, those whose names contain NAME.", NULL, NULL, NULL};
+    static const struct argp argp = {
+        options, parse, "[NAME]", "Runs probes of kernels/device/, those whose names contain NAME.", NULL, NULL, NULL};
     struct arguments a = {.seeds = 2};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0) return 2;
     const int chip = a.cuda ? in_child(generation_deed, NULL) : 0;

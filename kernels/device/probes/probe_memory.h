@@ -25,7 +25,7 @@ struct memory_out {
 struct cp_async_out {
     struct sixteen first[MEMORY_THREADS];  /* cp_async_16, waited for while others are in flight */
     struct sixteen second[MEMORY_THREADS]; /* cp_async_8; the upper half not valid in odd threads */
-    struct sixteen third[MEMORY_THREADS];  /* cp_async_4, reversed; word w of thread n not valid where bit w of n is set */
+    struct sixteen third[MEMORY_THREADS];  /* cp_async_4, reversed; word w of thread n valid where bit w of n is 0 */
     struct sixteen none[MEMORY_THREADS];   /* cp_async_16, not valid */
 };
 
