@@ -50,7 +50,7 @@ DEVICE void mbarrier_arrive_cluster(mbarrier *b, unsigned count = 1)
     ASM_SM_90("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0], %1;"
               :: "r"(shared_address(b)), "r"(count) : "memory");
 #else
-    sim_mbarrier_arrive(b, count);
+    sim_mbarrier_arrive_cluster(b, count);
 #endif
 }
 

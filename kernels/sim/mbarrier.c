@@ -279,7 +279,26 @@ void sim_mbarrier_inval(void *object)
     sim_shared_protect(b->cta, object, OBJECT_BYTES, NULL, issue.site);
 }
 
+/* Instructions that name shared::cta. */
+static struct mbarrier *own_barrier(const void *object, const struct issue *issue)
+{
+    sim_require_sm_90(issue->instruction, issue->site);
+    struct mbarrier *b = sim_mbarrier_at(object, issue, USER_THREAD);
+    if (b->cta != issue->thread->cta)
+        sim_fail(issue->thread, SIM_BAD_OPERAND, issue->instruction, issue->site, object,
+                 "The mbarrier is another CTA's; this instruction reaches those of its own CTA only.");
+    return b;
+}
+
 void sim_mbarrier_arrive(void *object, unsigned count)
+{
+    const struct issue issue = {sim_self, "mbarrier.arrive", SIM_SITE};
+    struct mbarrier *b = own_barrier(object, &issue);
+    sim_release(sim_self, clock_of(b));
+    arrive(b, count, &issue);
+}
+
+void sim_mbarrier_arrive_cluster(void *object, unsigned count)
 {
     const struct issue issue = {sim_self, "mbarrier.arrive", SIM_SITE};
     sim_require_sm_90(issue.instruction, issue.site);
@@ -291,8 +310,7 @@ void sim_mbarrier_arrive(void *object, unsigned count)
 void sim_mbarrier_arrive_expect_tx(void *object, unsigned bytes)
 {
     const struct issue issue = {sim_self, "mbarrier.arrive.expect_tx", SIM_SITE};
-    sim_require_sm_90(issue.instruction, issue.site);
-    struct mbarrier *b = sim_mbarrier_at(object, &issue, USER_THREAD);
+    struct mbarrier *b = own_barrier(object, &issue);
     expect(b, bytes, &issue);
     sim_release(sim_self, clock_of(b));
     arrive(b, 1, &issue);
@@ -301,8 +319,7 @@ void sim_mbarrier_arrive_expect_tx(void *object, unsigned bytes)
 void sim_mbarrier_expect_tx(void *object, unsigned bytes)
 {
     const struct issue issue = {sim_self, "mbarrier.expect_tx", SIM_SITE};
-    sim_require_sm_90(issue.instruction, issue.site);
-    struct mbarrier *b = sim_mbarrier_at(object, &issue, USER_THREAD);
+    struct mbarrier *b = own_barrier(object, &issue);
     expect(b, bytes, &issue);
     settle(b, &issue);
 }
@@ -329,11 +346,7 @@ static bool pass(struct mbarrier *b, unsigned parity, const struct issue *issue)
 
 static struct mbarrier *begin_wait(const void *object, unsigned parity, const struct issue *issue)
 {
-    sim_require_sm_90(issue->instruction, issue->site);
-    struct mbarrier *b = sim_mbarrier_at(object, issue, USER_THREAD);
-    if (b->cta != sim_self->cta)
-        sim_fail(sim_self, SIM_BAD_OPERAND, issue->instruction, issue->site, object,
-                 "A thread waits for mbarriers of its own CTA only.");
+    struct mbarrier *b = own_barrier(object, issue);
     if (parity > 1)
         sim_fail(sim_self, SIM_BAD_OPERAND, issue->instruction, issue->site, object,
                  "The parity is %u; it is 0 or 1.", parity);

@@ -116,7 +116,10 @@ static void arrive_far(const void *args)
     if (is_first()) {
         char *far = sim_cluster_map(barrier, 0);
         put(sim_cluster_map(shared + 4 * sim_cluster_rank(), 0), 3.0f + (float)sim_cluster_rank());
-        sim_mbarrier_arrive(far, 1);
+        if (variant == 3) sim_mbarrier_arrive(far, 1);
+        else if (variant == 4) sim_mbarrier_expect_tx(far, 16);
+        else if (variant == 5) sim_mbarrier_arrive_expect_tx(far, 16);
+        else sim_mbarrier_arrive_cluster(far, 1);
         if (sim_cluster_rank() == 0) {
             wait_for(barrier, 0);
             put(async_out, get(shared) * get(shared + 4));
@@ -223,6 +226,9 @@ Test(mbarrier, each_misuse_is_found)
         {"early_bird", early_bird, 2, 1, 1, SIM_RACE, "load", "no synchronisation"},
         {"arrive_far", arrive_far, 32, 2, 1, SIM_MISSING_PROXY_FENCE, arrive, "fence.mbarrier_init"},
         {"arrive_far", arrive_far, 32, 2, 2, SIM_BAD_OPERAND, wait, "own CTA"},
+        {"arrive_far", arrive_far, 32, 2, 3, SIM_BAD_OPERAND, arrive, "own CTA"},
+        {"arrive_far", arrive_far, 32, 2, 4, SIM_BAD_OPERAND, "mbarrier.expect_tx", "own CTA"},
+        {"arrive_far", arrive_far, 32, 2, 5, SIM_BAD_OPERAND, "mbarrier.arrive.expect_tx", "own CTA"},
         {"two_loads", two_loads, 32, 1, 1, SIM_MISSING_PROXY_FENCE, load, "async proxy"},
         {"two_loads", two_loads, 32, 1, 2, SIM_LEFT_PENDING, load, "no thread has waited"},
         {"two_loads", two_loads, 32, 1, 3, SIM_DEADLOCK, wait, "parity 1"},
