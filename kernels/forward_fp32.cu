@@ -128,7 +128,7 @@ DEVICE void load_tile(float *tile, int pitch, int width, const row_tensor &t, in
 {
     const int column = static_cast<int>(thread_x()) % COLUMNS;
     for (int r = static_cast<int>(thread_x()) / COLUMNS; r < TILE; r += THREADS / COLUMNS) {
-        const row_pointer row = row_of(t, b, first + r, head, length);
+        const row_pointer row = row_of(t, b, first + (r < count ? r : 0), head, length);
         for (int x = 4 * column; x < width; x += SPAN)
             store_16(&tile[r * pitch + x], r < count ? load_features(row, x) : quad{{0, 0, 0, 0}});
     }
@@ -171,15 +171,15 @@ DEVICE void softmax_step(accumulators<DIM_V> &kept, int i, const float (&x)[KEYS
     for (int c = 0; c < KEYS; ++c)
         if (visible[c]) max = max_f32(max, x[c]); /* passes a NaN by: it reaches the sum */
     max = max_f32(kept.max[i], max_of_row(max));
-    /* Against -inf - -inf where no score is finite, and inf - inf, which would hide that lse is inf. */
-    const float reference = max == infinity() || max == -infinity() ? 0 : max;
-    const float rescale = exp2_f32(kept.max[i] - reference);
+    const float reference = max == -infinity() ? 0 : max; /* against -inf - -inf where no score is finite */
+    const float rescale = kept.max[i] == max ? 1 : exp2_f32(kept.max[i] - reference); /* against inf - inf */
     kept.max[i] = max;
     kept.sum[i] *= rescale;
     for (int n = 0; n < DIM_V / SPAN; ++n)
         for (int e = 0; e < 4; ++e) kept.o[i][n].at[e] *= rescale;
     for (int c = 0; c < KEYS; ++c) {
-        const float weight = exp2_f32(x[c] - reference);
+        /* inf - inf would be NaN and hide that lse is inf; o becomes inf / inf. */
+        const float weight = x[c] == infinity() ? infinity() : exp2_f32(x[c] - reference);
         if (visible[c]) kept.sum[i] += weight;
         weights[c * COLUMNS] = visible[c] ? weight : INVISIBLE;
     }

@@ -83,8 +83,37 @@ static int infinite_scores(const struct implementation *self, struct prop_contex
     return TRIAL_PASSES;
 }
 
+/* More keys than two tiles have; all but one weigh nothing beside inf, a score or the sink. */
+static int infinity_among_many(const struct implementation *self, struct prop_context *context)
+{
+    enum { KEYS = 200 };
+    static const int64_t places[] = {0, 70, KEYS - 1};
+    static float q = 1, k[KEYS], v[KEYS];
+    const float sink = INFINITY;
+    for (int n = 0; n < 4; ++n) {
+        const bool is_sink = n == 3;
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+        float o = -1, lse = -1;
+        p.device = ATTEST_REFERENCE;
+        p.batch = p.seqlen_q = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1, p.seqlen_k = KEYS;
+        p.q = p.k = p.v = p.o = p.lse = (struct attest_tensor){ATTEST_FP32, 0, KEYS, 1, 1};
+        p.softmax_scale = 1, p.has_sink = is_sink;
+        for (int j = 0; j < KEYS; ++j) k[j] = j == 1 ? 200 : -300, v[j] = 3;
+        if (!is_sink) k[places[n]] = INFINITY;
+        a.q = &q, a.k = k, a.v = v, a.o = &o, a.lse = &lse, a.sink = &sink;
+        if (self->forward(self, &p, &a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "inf among many: %s", attest_last_error());
+        if (lse != INFINITY || (is_sink ? o != 0 : !isnan(o)))
+            return fails(context, FAILS_LSE, "%s of inf beside %d keys gives o = %g, lse = %g",
+                         is_sink ? "a sink" : "a score", KEYS, (double)o, (double)lse);
+    }
+    return TRIAL_PASSES;
+}
+
 int kernels_corners(const struct implementation *self, struct prop_context *context)
 {
-    const int failure = far_strides(self, context);
-    return failure == TRIAL_PASSES ? infinite_scores(self, context) : failure;
+    int failure = far_strides(self, context);
+    if (failure == TRIAL_PASSES) failure = infinite_scores(self, context);
+    return failure == TRIAL_PASSES ? infinity_among_many(self, context) : failure;
 }
