@@ -114,7 +114,8 @@ void sim_bulk_wait(unsigned pending_groups);      /* until the writes are done *
 void sim_bulk_wait_read(unsigned pending_groups); /* until the sources have been read */
 
 /* wgmma m64nNk16: the four warps of a warpgroup. d has n / 2 numbers a thread; `a` a register fragment of 4, or NULL
- * for the descriptor. scale_d false: d = a b. Negations: +1 or -1. Transposes only of 16-bit operands in shared memory. */
+ * for the descriptor. scale_d false: d = a b. Negations: +1 or -1. Transposes only of 16-bit operands in shared
+ * memory. */
 void sim_wgmma(enum sim_format format, int n, float *d, const uint32_t *a, uint64_t descriptor_a, uint64_t descriptor_b,
                bool scale_d, int scale_a, int scale_b, bool transpose_a, bool transpose_b);
 void sim_wgmma_fence(void);

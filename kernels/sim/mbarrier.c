@@ -10,7 +10,7 @@
 
 #include "kernels/sim/async.h"
 
-enum { OBJECT_BYTES = 8, MAX_COUNT = (1 << 20) - 1, MAX_LOAD_AGENTS = 64, GIVE_UP = 8 };
+enum { OBJECT_BYTES = 8, MAX_COUNT = (1 << 20) - 1, MAX_LOAD_AGENTS = 256, GIVE_UP = 8 };
 
 struct mbarrier {
     struct sim_cta *cta;

@@ -164,6 +164,25 @@ static void check_two_loads(const struct async_case *c)
     for (int i = 0; i < 8 * BYTES / 4; ++i) cr_assert_eq(async_out[i], async_in[i], "%s, %d", c->name, i);
 }
 
+/* A thread loads to each of many barriers, waits for them from the last to the first, and reads what the first brought;
+ * or, wrongly, before it has waited for the first. */
+enum { MANY_BARRIERS = 200 };
+static void many_barriers(const void *args)
+{
+    const int variant = *(const int *)args;
+    char *shared = async_shared(), *barriers = shared + 16 * MANY_BARRIERS;
+    for (int n = 0; n < MANY_BARRIERS; ++n) make_barrier(barriers + 8 * n, 1);
+    for (int n = 0; n < MANY_BARRIERS; ++n) {
+        sim_mbarrier_arrive_expect_tx(barriers + 8 * n, 16);
+        sim_bulk_load(shared + 16 * n, async_in + 4 * n, 16, barriers + 8 * n, 0);
+    }
+    for (int n = MANY_BARRIERS; n-- > 0;) {
+        if (n == 0 && variant == 1) get(shared);
+        wait_for(barriers + 8 * n, 0);
+    }
+    get(shared);
+}
+
 /* One phase opens when only one of two loads of one size has come: the other's bytes are not to be read. */
 static void one_of_two(const void *args)
 {
@@ -229,12 +248,14 @@ Test(mbarrier, each_misuse_is_found)
         {"arrive_far", arrive_far, 32, 2, 3, SIM_BAD_OPERAND, arrive, "own CTA"},
         {"arrive_far", arrive_far, 32, 2, 4, SIM_BAD_OPERAND, "mbarrier.expect_tx", "own CTA"},
         {"arrive_far", arrive_far, 32, 2, 5, SIM_BAD_OPERAND, "mbarrier.arrive.expect_tx", "own CTA"},
+        {"many_barriers", many_barriers, 1, 1, 1, SIM_MISSING_WAIT, "load", "has not been waited for"},
         {"two_loads", two_loads, 32, 1, 1, SIM_MISSING_PROXY_FENCE, load, "async proxy"},
         {"two_loads", two_loads, 32, 1, 2, SIM_LEFT_PENDING, load, "no thread has waited"},
         {"two_loads", two_loads, 32, 1, 3, SIM_DEADLOCK, wait, "parity 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) async_expect(&cases[i], SEEDS, NULL);
     async_expect(&(struct async_case){"unordered", unordered, 2, 1, 0, SIM_CLEAN, "", ""}, SEEDS, NULL);
+    async_expect(&(struct async_case){"many_barriers", many_barriers, 1, 1, 0, SIM_CLEAN, "", ""}, SEEDS, NULL);
 }
 
 /* Both come first on some schedule: either way the bytes of the later one are not ready. */
