@@ -1,5 +1,5 @@
 /* kernels_corners.c - offsets of more than 31 bits, in address space that costs nothing until it is touched; infinite
- * scores. */
+ * scores; the diagonal of seqused; merges of one state. */
 #define _GNU_SOURCE /* anonymous mappings */
 #include <math.h>
 #include <string.h>
@@ -111,9 +111,58 @@ static int infinity_among_many(const struct implementation *self, struct prop_co
     return TRIAL_PASSES;
 }
 
+/* Bottom-right and causal, as seqused says: with q = 0 a row's visible keys weigh the same, and v = 2^j names them. */
+static int diagonal_of_used(const struct implementation *self, struct prop_context *context)
+{
+    enum { ROWS = 3, KEYS = 6, USED_Q = 2, USED_K = 4 };
+    static const float q[ROWS], k[KEYS], v[KEYS] = {1, 2, 4, 8, 16, 32}, want[ROWS] = {7 / 3.0f, 15 / 4.0f, 0};
+    const int32_t used_q = USED_Q, used_k = USED_K;
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    float o[ROWS] = {-1, -1, -1};
+    p.device = ATTEST_REFERENCE;
+    p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1, p.seqlen_q = ROWS, p.seqlen_k = KEYS;
+    p.q = p.k = p.v = p.o = (struct attest_tensor){ATTEST_FP32, 0, KEYS, 1, 1};
+    p.softmax_scale = 1, p.window_right = 0, p.diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
+    p.has_seqused_q = p.has_seqused_k = 1;
+    a.q = q, a.k = k, a.v = v, a.o = o, a.seqused_q = &used_q, a.seqused_k = &used_k;
+    if (self->forward(self, &p, &a) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "the diagonal of seqused: %s", attest_last_error());
+    for (int i = 0; i < ROWS; ++i)
+        if (!(fabsf(o[i] - want[i]) <= 1e-5f)) /* another set of keys is 0.1 off and more */
+            return fails(context, FAILS_O, "seqused: o[%d] = %g, not %g", i, (double)o[i], (double)want[i]);
+    return TRIAL_PASSES;
+}
+
+/* One state and an empty one: a copy, bit by bit. An lse of NaN is no empty state. */
+static int merges_of_one(const struct implementation *self, struct prop_context *context)
+{
+    static const float first[] = {-0.0f, 1}, second[] = {2, 3}, lse_first = -0.0f;
+    const float *const o_states[] = {first, second};
+    for (int is_nan = 0; is_nan < 2; ++is_nan) {
+        const float lse_second = is_nan ? NAN : -INFINITY;
+        const float *const lse_states[] = {&lse_first, &lse_second};
+        struct attest_merge_args a = ATTEST_MERGE_ARGS_INIT;
+        float o[] = {-1, -1}, lse = -1;
+        a.device = ATTEST_REFERENCE;
+        a.num_states = 2, a.rows = 1, a.head_dim_v = 2, a.o_states = o_states, a.lse_states = lse_states;
+        a.o = o, a.lse = &lse;
+        if (self->merge(self, &a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "merge of one: %s", attest_last_error());
+        const bool is_copy = memcmp(o, first, sizeof o) == 0 && memcmp(&lse, &lse_first, sizeof lse) == 0;
+        if (is_nan ? !isnan(o[0]) || !isnan(o[1]) || !isnan(lse) : !is_copy)
+            return fails(context, FAILS_LAW, "merge with an lse of %g gives o = %g, %g, lse = %g", (double)lse_second,
+                         (double)o[0], (double)o[1], (double)lse);
+    }
+    return TRIAL_PASSES;
+}
+
 int kernels_corners(const struct implementation *self, struct prop_context *context)
 {
-    int failure = far_strides(self, context);
-    if (failure == TRIAL_PASSES) failure = infinite_scores(self, context);
-    return failure == TRIAL_PASSES ? infinity_among_many(self, context) : failure;
+    static int (*const corners[])(const struct implementation *, struct prop_context *) = {
+        far_strides, infinite_scores, infinity_among_many, diagonal_of_used, merges_of_one};
+    int failure = TRIAL_PASSES;
+    for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
+        failure = corners[i](self, context);
+    return failure;
 }
