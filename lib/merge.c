@@ -187,7 +187,7 @@ static bool check_merge_args(const struct attest_merge_args *a)
     if (!check_merge(&s, a->o, a->lse)) return false;
     if (a->device == ATTEST_CUDA && !attest_check_cuda()) return false;
     return a->device == ATTEST_REFERENCE || (check_at_most("num_states", a->num_states, MERGE_MAX_STATES) &&
-                                             check_at_most("rows", a->rows, (INT64_C(1) << 33) - 1));
+                                             check_at_most("rows", a->rows, (INT64_C(1) << 33) - 4));
 }
 
 static bool merge_states(const struct attest_merge_args *a, void *stream)
