@@ -201,7 +201,7 @@ struct attest_merge_args {
     int32_t device_ordinal; /* as in struct attest_problem */
     int32_t reserved0;      /* 0 */
     int64_t num_states;     /* >= 0; on CUDA and SIM at most 128 */
-    int64_t rows;           /* >= 0; on CUDA and SIM below 2^33 */
+    int64_t rows;           /* >= 0; at most 2^33 - 4 on CUDA, SIM */
     int64_t head_dim_v;     /* >= 1 */
     const float *const *o_states, *const *lse_states; /* [num_states], on the host: pointers to the states */
     float *o, *lse;
