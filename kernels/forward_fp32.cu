@@ -29,12 +29,6 @@ enum {
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 constexpr float INVISIBLE = -1; /* in place of a weight: no weight is negative */
 
-struct alignas(16) quad {
-    float at[4];
-};
-
-DEVICE float infinity() { return float_of(0x7f800000); }
-
 /* A row of features in global memory. */
 struct row_pointer {
     char *data;
@@ -167,11 +161,11 @@ template <int DIM_V>
 DEVICE void softmax_step(accumulators<DIM_V> &kept, int i, const float (&x)[KEYS], const bool (&visible)[KEYS],
                          float *weights)
 {
-    float max = -infinity();
+    float max = -infinity_f32();
     for (int c = 0; c < KEYS; ++c)
         if (visible[c]) max = max_f32(max, x[c]); /* passes a NaN by: it reaches the sum */
     max = max_f32(kept.max[i], max_of_row(max));
-    const float reference = max == -infinity() ? 0 : max; /* against -inf - -inf where no score is finite */
+    const float reference = max == -infinity_f32() ? 0 : max; /* against -inf - -inf where no score is finite */
     const float rescale = kept.max[i] == max ? 1 : exp2_f32(kept.max[i] - reference); /* against inf - inf */
     kept.max[i] = max;
     kept.sum[i] *= rescale;
@@ -179,7 +173,7 @@ DEVICE void softmax_step(accumulators<DIM_V> &kept, int i, const float (&x)[KEYS
         for (int e = 0; e < 4; ++e) kept.o[i][n].at[e] *= rescale;
     for (int c = 0; c < KEYS; ++c) {
         /* inf - inf would be NaN and hide that lse is inf; o becomes inf / inf. */
-        const float weight = x[c] == infinity() ? infinity() : exp2_f32(x[c] - reference);
+        const float weight = x[c] == infinity_f32() ? infinity_f32() : exp2_f32(x[c] - reference);
         if (visible[c]) kept.sum[i] += weight;
         weights[c * COLUMNS] = visible[c] ? weight : INVISIBLE;
     }
@@ -251,14 +245,14 @@ KERNEL(THREADS, 1) void forward_fp32_kernel(const forward_params p, const shared
     const int32_t tile_row = static_cast<int32_t>(tile) * TILE_Q;
     const int thread = static_cast<int>(thread_x()), column = thread % COLUMNS, group_row = thread / COLUMNS * ROWS;
 
-    const float sink = p.sink != nullptr ? p.sink[head] : -infinity();
+    const float sink = p.sink != nullptr ? p.sink[head] : -infinity_f32();
     const float scale = p.softmax_scale * LOG2_E;
     accumulators<DIM_V> kept = {};
     interval seen[ROWS];
     UNROLL for (int i = 0; i < ROWS; ++i) {
         seen[i] = visible_keys(p, s, tile_row + group_row + i);
         kept.max[i] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one thread */
-        kept.sum[i] = column == 0 && sink != -infinity() ? 1 : 0;
+        kept.sum[i] = column == 0 && sink != -infinity_f32() ? 1 : 0;
     }
     /* Intervals move to the right from row to row: so no key between these two is unseen. */
     const int rows = s.used_q - tile_row < TILE_Q ? s.used_q - tile_row : TILE_Q;
@@ -291,7 +285,7 @@ KERNEL(THREADS, 1) void forward_fp32_kernel(const forward_params p, const shared
         const int32_t row = tile_row + group_row + i;
         const float sum = sum_of_row(kept.sum[i]);
         if (row < s.seqlen_q)
-            write_row<DIM_V>(p, kept, i, sum, seen[i].first >= seen[i].last, row < s.used_q ? sink : -infinity(), b,
+            write_row<DIM_V>(p, kept, i, sum, seen[i].first >= seen[i].last, row < s.used_q ? sink : -infinity_f32(), b,
                              s.first_q + row, head);
     }
 }

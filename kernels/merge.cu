@@ -17,14 +17,8 @@ enum { THREADS = 128, WARP = 32 };
 
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-struct alignas(16) quad {
-    float at[4];
-};
-
-DEVICE float infinity() { return float_of(0x7f800000); }
-
 /* False for NaN, which must be felt. */
-DEVICE bool is_empty(float lse) { return lse == -infinity(); }
+DEVICE bool is_empty(float lse) { return lse == -infinity_f32(); }
 
 DEVICE float weight(float lse, float max) { return exp2_f32((lse - max) * LOG2_E); }
 
@@ -36,7 +30,7 @@ struct total {
 
 DEVICE total total_of(const merge_params &p, int64_t row)
 {
-    total t = {0, 0, -infinity(), 0};
+    total t = {0, 0, -infinity_f32(), 0};
     for (int a = 0; a < p.num_states; ++a) {
         const float lse = p.lse_states[a][row];
         if (is_empty(lse)) continue;
@@ -85,7 +79,7 @@ DEVICE quad merge_features(const merge_params &p, const total &t, int64_t row, i
 
 DEVICE float merge_lse(const merge_params &p, const total &t, int64_t row)
 {
-    if (t.parts == 0) return -infinity();
+    if (t.parts == 0) return -infinity_f32();
     if (t.parts == 1) return p.lse_states[t.part][row];
     return one_nan_f32(fma_rn(log2_f32(t.sum), LN_2, t.max));
 }

@@ -24,9 +24,8 @@ struct kernel_implementation kernels_on_cuda(const char *name, forward_launcher 
  * nothing would be left of it. */
 bool kernels_property(const struct property *property, int64_t work, struct property *out);
 
-/* Two checks that no random case makes, of implementations in host memory: a batch whose sequences lie 2^31 elements
- * apart gives the bits of one that is packed; and infinite scores: +inf makes lse +inf and o NaN, one of -inf hides its
- * key, a row of nothing else has lse -inf and o NaN. */
+/* Checks that no random case makes, of implementations in host memory: strides of 2^31 elements and more, infinite
+ * scores and sinks, the diagonal of seqused, merges of one state. */
 int kernels_corners(const struct implementation *self, struct prop_context *context);
 
 struct kernel_run {

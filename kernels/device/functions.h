@@ -15,6 +15,8 @@
 /* Which of two NaNs comes out of an operation depends on the machine: so there is one. */
 DEVICE float one_nan_f32(float x) { return x != x ? float_of(0x7fffffff) : x; }
 
+DEVICE float infinity_f32() { return float_of(0x7f800000); }
+
 /* 2^n, -126 <= n <= 127. */
 DEVICE float power_of_two_f32(int n) { return float_of(static_cast<uint32_t>(n + 127) << 23); }
 
@@ -41,7 +43,7 @@ DEVICE float exp2_portable(float x)
  * zero, NaN below. */
 DEVICE float log2_portable(float x)
 {
-    const uint32_t sqrt_half = 0x3f3504f3, least_normal = 0x00800000, infinity = 0x7f800000;
+    const uint32_t sqrt_half = 0x3f3504f3, least_normal = 0x00800000;
     const bool subnormal = bits_of(x) < least_normal;
     const uint32_t bits = bits_of(subnormal ? x * 0x1p23f : x) - sqrt_half;
     /* x = 2^e (1 + f), 1 + f from sqrt(1/2) to sqrt(2); f is exact. */
@@ -61,8 +63,8 @@ DEVICE float log2_portable(float x)
     const float log2_1_f = fma_rn(f, 0x1.715476p0f, fma_rn(f, 0x1.4ae0cp-26f, f * f * p));
     const float result = static_cast<float>(e) + log2_1_f;
     if (!(x >= 0)) return float_of(0x7fffffff);
-    if (x == 0) return -float_of(infinity);
-    return bits_of(x) == infinity ? x : result;
+    if (x == 0) return -infinity_f32();
+    return x == infinity_f32() ? x : result;
 }
 
 /* 1 / x, correctly rounded. */

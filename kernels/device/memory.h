@@ -30,6 +30,11 @@ typedef uint4 sixteen_bytes;
 typedef uint32_t sixteen_bytes __attribute__((vector_size(16), may_alias));
 #endif
 
+/* Four numbers, as kernels load and store them at once. */
+struct alignas(16) quad {
+    float at[4];
+};
+
 /* One type's bytes as another's, both of 16. */
 template <typename T, typename S>
 DEVICE T same_16(const S &from)

@@ -2,7 +2,7 @@
  *
  * A tensor map names a tensor of 1 to 5 dimensions in global memory, a box, and how the box lies in shared memory.
  * Coordinates, in elements and fastest first, are those of the box's first element. The first is a multiple of 16
- * bytes; those of loads may be negative, those of stores and reductions not: the chip calls either an illegal instruction.
+ * bytes; those of loads may be negative, those of stores and reductions not: else it is an illegal instruction.
  * Elements outside of the tensor are loaded as zero (or the NaN 7ff77ff7, 7ff7) and not stored, but that a row whose
  * length is no multiple of 16 bytes is overrun to the next: so an H200 does. The map is a const GRID_CONSTANT parameter
  * of the kernel. Loads end on an mbarrier, which counts what lies outside, too; stores and reductions belong
