@@ -262,8 +262,10 @@ enum attest_accumulate {
 };
 
 enum attest_delta {
-    ATTEST_DELTA_EXACT = 0,    /* sum_j p dp from unrounded p and dp, in fp32 */
-    ATTEST_DELTA_FROM_ROUNDED_O /* dout . o with o already rounded to its output format */
+    ATTEST_DELTA_EXACT = 0,      /* sum_j p dp from unrounded p and dp, in fp32 */
+    ATTEST_DELTA_FROM_ROUNDED_O, /* dout . o with o already rounded to its output format */
+    ATTEST_DELTA_CORRECTED /* dq's sums begin with dout . o and end with the sum of p dp and a rank-one correction, which
+                              dk, dv, dbias and dsink use too; plain where delta is given (external_lse) */
 };
 
 struct attest_recipe {

@@ -26,8 +26,8 @@ extern "C" {
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
-/* The recipe of one of our kernels, by its name: "forward_fp32", "merge" (of which exp_error says all). NULL if there is
- * none. */
+/* The recipe of one of our kernels, by its name: "forward", "backward" (16-bit formats, tensor cores), "forward_fp32",
+ * "backward_fp32", "merge" (of which exp_error says all). NULL if there is none. */
 const struct attest_recipe *ref_kernel_recipe(const char *kernel);
 
 struct ref_bound {

@@ -31,15 +31,19 @@ const struct attest_recipe ref_recipes[] = {
     {0},
 };
 
-/* Sums in fp32, p unrounded, the approximate or the portable functions of kernels/device/functions.h. */
+/* Ours: the approximate or the portable functions of kernels/device/functions.h, tiles of 64 keys. Those without tensor
+ * cores keep p and ds in fp32. */
+#define PORTABLE \
+    .struct_size = sizeof(struct attest_recipe), .tile_k = 64, .exp_error = EXP_ERROR, .tanh_error = TANH_ACCURATE
+#define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
+#define PORTABLE_MMA \
+    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
+
 static const struct attest_recipe kernel_recipes[] = {
-    {.name = "forward_fp32",
-     .struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_FP32,
-     .delta = ATTEST_DELTA_EXACT,
-     .tile_k = 64,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_ACCURATE},
+    {.name = "forward", PORTABLE_MMA},
+    {.name = "backward", PORTABLE_MMA},
+    {.name = "forward_fp32", PORTABLE_FP32},
+    {.name = "backward_fp32", PORTABLE_FP32},
     {.name = "merge",
      .struct_size = sizeof(struct attest_recipe),
      .accumulate = ATTEST_ACC_FP32,
