@@ -1,46 +1,108 @@
 /* params.c - from the public structs to what launchers take. */
 #include "kernels/params.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 static bool is_multiple(const void *pointer, int64_t bytes) { return (uintptr_t)pointer % (uintptr_t)bytes == 0; }
 
+static bool steps_by(const struct attest_problem *p, const struct attest_tensor *t, const void *data, int64_t elements)
+{
+    const int64_t bytes = elements * (t->dtype == ATTEST_FP32 ? 4 : 2);
+    return (p->ragged || t->batch % elements == 0) && t->seqlen % elements == 0 && t->head % elements == 0 &&
+           is_multiple(data, bytes);
+}
+
 static struct row_tensor row_tensor_of(const struct attest_problem *p, const struct attest_tensor *t, const void *data)
 {
-    const int64_t element_bytes = t->dtype == ATTEST_FP32 ? 4 : 2, batch = p->ragged ? 0 : t->batch;
-    const bool by_four =
-        batch % 4 == 0 && t->seqlen % 4 == 0 && t->head % 4 == 0 && is_multiple(data, 4 * element_bytes);
-    return (struct row_tensor){(void *)(uintptr_t)data, batch, t->seqlen, t->head, t->dtype, by_four};
+    if (t->dtype == ATTEST_ABSENT) return (struct row_tensor){0};
+    return (struct row_tensor){.data = (void *)(uintptr_t)data,
+                               .batch = p->ragged ? 0 : t->batch,
+                               .seqlen = t->seqlen,
+                               .head = t->head,
+                               .dtype = t->dtype,
+                               .by_four = steps_by(p, t, data, 4),
+                               .by_eight = steps_by(p, t, data, 8)};
+}
+
+static struct score_tensor score_tensor_of(const struct attest_score_tensor *t, const void *data)
+{
+    if (t->dtype == ATTEST_ABSENT) return (struct score_tensor){0};
+    return (struct score_tensor){(void *)(uintptr_t)data, t->batch, t->head, t->seqlen_q, t->seqlen_k, t->dtype};
+}
+
+/* ALiBi's diagonal is the bottom-right one unless another is named. */
+static bool alibi_is_bottom_right(const struct attest_problem *p)
+{
+    return p->alibi_diag_kind == ATTEST_DIAG_UNSET || p->alibi_diag_kind == ATTEST_DIAG_BOTTOM_RIGHT;
 }
 
 struct forward_params forward_params_of(const struct attest_problem *p, const struct attest_forward_args *a)
 {
-    struct forward_params out = {
+    const int64_t start = p->q_start - p->k_start;
+    const uint32_t threshold = (uint32_t)floor(65536.0 * p->dropout_p + 0.5);
+    return (struct forward_params){
         .q = row_tensor_of(p, &p->q, a->q),
         .k = row_tensor_of(p, &p->k, a->k),
         .v = row_tensor_of(p, &p->v, a->v),
         .o = row_tensor_of(p, &p->o, a->o),
+        .lse = row_tensor_of(p, &p->lse, a->lse),
+        .bias = score_tensor_of(&p->bias, a->bias),
+        .mask = score_tensor_of(&p->mask, a->mask),
+        .block_mask = score_tensor_of(&p->block_mask, a->block_mask),
         .cu_seqlens_q = p->ragged ? a->cu_seqlens_q : NULL,
         .cu_seqlens_k = p->ragged ? a->cu_seqlens_k : NULL,
         .seqused_q = p->has_seqused_q ? a->seqused_q : NULL,
         .seqused_k = p->has_seqused_k ? a->seqused_k : NULL,
         .sink = p->has_sink ? a->sink : NULL,
+        .alibi_slopes = p->has_alibi ? a->alibi_slopes : NULL,
+        .dropout_seed_at = a->dropout_seed,
+        .dropout_offset_at = a->dropout_offset,
+        .dropout_stream = a->dropout_stream,
+        .dropout_seed = p->dropout_seed,
+        .dropout_offset = p->dropout_offset,
         .batch = p->batch,
         .num_heads_q = p->num_heads_q,
+        .rows_q = p->ragged ? p->total_q : p->batch * p->seqlen_q,
         .group = (int32_t)(p->num_heads_q / p->num_heads_kv),
         .seqlen_q = (int32_t)p->seqlen_q,
         .seqlen_k = (int32_t)p->seqlen_k,
         .head_dim = (int32_t)p->head_dim,
         .head_dim_v = (int32_t)p->head_dim_v,
         .diag_is_bottom_right = p->diag_kind == ATTEST_DIAG_BOTTOM_RIGHT,
-        .diag = p->q_start - p->k_start + (p->diag_kind == ATTEST_DIAG_GIVEN ? p->diag : 0),
+        .alibi_diag_is_bottom_right = alibi_is_bottom_right(p),
+        .diag = start + (p->diag_kind == ATTEST_DIAG_GIVEN ? p->diag : 0),
+        .alibi_diag = start + (p->alibi_diag_kind == ATTEST_DIAG_GIVEN ? p->alibi_diag : 0),
         .window_left = p->window_left,
         .window_right = p->window_right,
+        .q_start = p->q_start,
+        .k_start = p->k_start,
+        .block_q = p->block_q,
+        .block_k = p->block_k,
         .softmax_scale = p->softmax_scale,
+        .softcap = p->softcap,
+        .dropout_multiplier = (float)(65536.0 / (65536.0 - threshold)),
+        .dropout_threshold = p->dropout_p != 0 ? threshold : 0,
     };
-    if (p->lse.dtype != ATTEST_ABSENT) out.lse = row_tensor_of(p, &p->lse, a->lse);
-    return out;
+}
+
+struct backward_params backward_params_of(const struct attest_problem *p, const struct attest_backward_args *a,
+                                          void *workspace)
+{
+    return (struct backward_params){
+        .forward = forward_params_of(p, &a->forward),
+        .dout = row_tensor_of(p, &p->dout, a->dout),
+        .dq = row_tensor_of(p, &p->dq, a->dq),
+        .dk = row_tensor_of(p, &p->dk, a->dk),
+        .dv = row_tensor_of(p, &p->dv, a->dv),
+        .dlse = row_tensor_of(p, &p->dlse, a->dlse),
+        .delta = row_tensor_of(p, &p->delta, a->delta),
+        .dbias = score_tensor_of(&p->dbias, a->dbias),
+        .dsink = p->has_sink ? a->dsink : NULL,
+        .external_lse = p->external_lse,
+        .workspace = workspace,
+    };
 }
 
 struct merge_params merge_params_of(const struct attest_merge_args *a)

@@ -18,27 +18,58 @@ struct row_tensor {
     void *data;
     int64_t batch, seqlen, head; /* strides in elements; in a ragged problem batch is 0 */
     int32_t dtype;               /* enum attest_dtype: fp32, fp16 or bf16 */
-    int32_t by_four;             /* 1: every row begins at a multiple of four elements' bytes */
+    int32_t by_four, by_eight;   /* 1: every row begins at a multiple of four, eight elements' bytes */
+};
+
+/* One element a score: element (b, h, r, c) at b * batch + h * head + r * seqlen_q + c * seqlen_k. */
+struct score_tensor {
+    void *data; /* NULL: none */
+    int64_t batch, head, seqlen_q, seqlen_k; /* strides in elements */
+    int32_t dtype;
 };
 
 struct forward_params {
     struct row_tensor q, k, v, o;
     struct row_tensor lse; /* no x: one fp32 a row; data NULL: not wanted */
+    struct score_tensor bias, mask, block_mask;
     const int32_t *cu_seqlens_q, *cu_seqlens_k; /* NULL: dense */
     const int32_t *seqused_q, *seqused_k;       /* NULL: the lengths */
-    const float *sink;                          /* NULL: none */
+    const float *sink, *alibi_slopes;           /* NULL: none */
+    const uint64_t *dropout_seed_at, *dropout_offset_at; /* NULL: the numbers below */
+    const int64_t *dropout_stream;                       /* NULL: batch * num_heads_q + head */
+    uint64_t dropout_seed, dropout_offset;
     int64_t batch, num_heads_q;
+    int64_t rows_q;             /* of the whole tensor: batch * seqlen_q, or the ragged total */
     int32_t group;              /* num_heads_q / num_heads_kv */
     int32_t seqlen_q, seqlen_k; /* upper bounds in a ragged problem */
     int32_t head_dim, head_dim_v;
-    int32_t diag_is_bottom_right;       /* 1: seqlen_k - seqlen_q of each sequence is added to diag */
-    int64_t diag;                       /* query row r sits on key row r + diag: starts are in it */
+    int32_t diag_is_bottom_right, alibi_diag_is_bottom_right; /* 1: seqlen_k - seqlen_q of each sequence is added */
+    int64_t diag, alibi_diag;           /* query row r sits on key row r + diag: starts are in it */
     int64_t window_left, window_right;  /* negative: unbounded */
-    float softmax_scale;
+    int64_t q_start, k_start;           /* global indices of the first rows: dropout counts by them */
+    int64_t block_q, block_k;           /* scores of a block of block_mask */
+    float softmax_scale, softcap;
+    float dropout_multiplier;           /* of what is kept */
+    uint32_t dropout_threshold;         /* a score is dropped when its 16 bits are below; 0: no dropout */
 };
 
 /* Of a checked problem that a kernel takes. */
 struct forward_params forward_params_of(const struct attest_problem *p, const struct attest_forward_args *a);
+
+/* q, k, v, o and lse of `forward` are inputs; o.data may be NULL where delta is given. */
+struct backward_params {
+    struct forward_params forward;
+    struct row_tensor dout, dq, dk, dv;
+    struct row_tensor dlse, delta; /* no x, fp32; data NULL: none */
+    struct score_tensor dbias;
+    float *dsink;         /* [num_heads_q]; NULL: not wanted */
+    int32_t external_lse; /* 1: lse and delta are of a larger key set */
+    void *workspace;
+};
+
+/* Of a checked problem that a kernel takes. */
+struct backward_params backward_params_of(const struct attest_problem *p, const struct attest_backward_args *a,
+                                          void *workspace);
 
 /* Most states of one merge: their pointers travel in the kernel's parameters. */
 enum { MERGE_MAX_STATES = 128 };
