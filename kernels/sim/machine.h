@@ -132,7 +132,7 @@ struct sim_gpu {
 };
 
 /* The thread that runs on this host thread; NULL outside of a launch. Read at every access of a kernel. */
-extern _Thread_local struct sim_thread *sim_self __attribute__((tls_model("initial-exec")));
+extern _Thread_local struct sim_thread *sim_self;
 
 /* ---- schedule.c ------------------------------------------------------------------------------------------- */
 
