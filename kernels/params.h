@@ -47,7 +47,7 @@ struct forward_params {
     int64_t diag, alibi_diag;           /* query row r sits on key row r + diag: starts are in it */
     int64_t window_left, window_right;  /* negative: unbounded */
     int64_t q_start, k_start;           /* global indices of the first rows: dropout counts by them */
-    int64_t block_q, block_k;           /* scores of a block of block_mask */
+    int32_t block_q, block_k;           /* scores of a block of block_mask */
     float softmax_scale, softcap;
     float dropout_multiplier;           /* of what is kept */
     uint32_t dropout_threshold;         /* a score is dropped when its 16 bits are below; 0: no dropout */

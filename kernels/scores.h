@@ -116,11 +116,11 @@ DEVICE score_rule find_score_rule(const forward_params &p, int64_t b, int64_t he
 }
 
 /* Whether masks of bytes let row r see key j, both inside the interval: no further byte is read than needed. */
-DEVICE bool passes_masks(const forward_params &p, const score_rule &rule, int64_t row, int64_t key)
+DEVICE bool passes_masks(const forward_params &p, const score_rule &rule, int32_t row, int32_t key)
 {
     if (rule.mask != nullptr && rule.mask[row * p.mask.seqlen_q + key * p.mask.seqlen_k] == 0) return false;
-    return rule.block_mask == nullptr || rule.block_mask[row / p.block_q * p.block_mask.seqlen_q +
-                                                         key / p.block_k * p.block_mask.seqlen_k] != 0;
+    return rule.block_mask == nullptr ||
+           rule.block_mask[row / p.block_q * p.block_mask.seqlen_q + key / p.block_k * p.block_mask.seqlen_k] != 0;
 }
 
 DEVICE float load_bias(const forward_params &p, const score_rule &rule, int64_t row, int64_t key)
@@ -160,8 +160,8 @@ DEVICE score find_score(const forward_params &p, const score_rule &rule, const s
     return out;
 }
 
-/* Scores are no more than scale (q . k), and visible wherever the interval says so. */
-DEVICE bool has_plain_scores(const forward_params &p)
+/* Scores are no more than scale (q . k), and visible wherever the interval says so. On the host. */
+static inline bool has_plain_scores(const forward_params &p)
 {
     return p.mask.data == nullptr && p.block_mask.data == nullptr && p.bias.data == nullptr &&
            p.alibi_slopes == nullptr && p.softcap == 0 && p.dropout_threshold == 0;
@@ -179,7 +179,7 @@ DEVICE void draw_dropout_bits(const score_rule &rule, int64_t i, int64_t eight, 
 {
     uint32_t c[4] = {static_cast<uint32_t>(eight), static_cast<uint32_t>(i), rule.counter[0], rule.counter[1]};
     uint32_t k[2] = {rule.key[0], rule.key[1]};
-    for (int round = 0; round < 10; ++round) {
+    ROLLED for (int round = 0; round < 10; ++round) {
         const uint64_t a = static_cast<uint64_t>(0xD2511F53) * c[0], b = static_cast<uint64_t>(0xCD9E8D57) * c[2];
         c[0] = static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0];
         c[1] = static_cast<uint32_t>(b);
@@ -218,7 +218,7 @@ DEVICE bool is_hidden(const forward_params &p, const score_rule &rule, int32_t r
         for (int n = thread; n < rows * keys; n += THREADS)
             seen |= rule.mask[(row + n / keys) * p.mask.seqlen_q + (key + n % keys) * p.mask.seqlen_k] != 0;
     if (rule.block_mask != nullptr) {
-        const int64_t first_q = row / p.block_q, first_k = key / p.block_k;
+        const int32_t first_q = row / p.block_q, first_k = key / p.block_k;
         const int64_t across = (key + keys - 1) / p.block_k - first_k + 1;
         const int64_t blocks = ((row + rows - 1) / p.block_q - first_q + 1) * across;
         for (int64_t n = thread; n < blocks; n += THREADS)

@@ -138,7 +138,7 @@ DEVICE void multiply_seen(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4]
                           const uint16_t *tile, int row, int x)
 {
     const unsigned l = lane(), t = l % 4;
-    for (int k = 0; k < 16; ++k) {
+    ROLLED for (int k = 0; k < 16; ++k) {
         const unsigned owner = l - t + static_cast<unsigned>(k % 8 / 2);
         const bool high = k % 2 != 0;
         const uint32_t *const numbers =

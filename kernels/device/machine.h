@@ -24,11 +24,14 @@ extern "C" void *memmove(void *to, const void *from, size_t bytes) noexcept __as
 extern "C" void *memset(void *to, int value, size_t bytes) noexcept __asm__("sim_memset");
 #endif
 
-/* Before a loop over a thread's own arrays: on the chip, unrolled, so that they can be registers. */
+/* Before a loop over a thread's own arrays: on the chip, unrolled, so that they can be registers. And before a loop that
+ * is better left rolled: it is rarely run, or written in many places. */
 #if ON_CHIP
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #else
 #define UNROLL
+#define ROLLED
 #endif
 
 /* An instruction that needs sm_90a, in a file that is compiled for sm_80 as well. */

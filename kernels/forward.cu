@@ -1,0 +1,341 @@
+/* forward.cu - attention forward of 16-bit tensors on tensor cores, for every GPU since 2020.
+ *
+ *     o = softmax(scores over visible keys) v,   lse = ln(sum of exp over visible keys)
+ *
+ * Takes fp16 and bf16, and every feature of lib/contract.md: scores.h says what a score is.
+ *
+ * Grid    x: tiles of TILE_Q query rows, the longest first where a window cuts them; y, z: batch * num_heads_q
+ * Block   4 warps; a warp owns 32 neighbouring rows (16 where DIM is 256), its lanes share them as mma.sync has it
+ * Shared  a tile of q, one of k, one of v: 32 KB at DIM 64, 64 KB at 128, 96 KB at 256
+ * Phases  load q and k; for each tile of keys: load v beside s = q k^T, load the next k beside softmax and o += p v; write
+ *
+ * s and o are sums of the tensor cores in fp32. Weights are 2^(y - m), y the score in base 2, m the running maximum of
+ * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where scores are plain, PLAIN, y is
+ * left as c (q . k) and weights are 2^(fma(q . k, c, -m)), c = softmax_scale log2 e. kernels/forward.md has the
+ * figures, reference/bounds.md section 11 what it may be off by. */
+#include "kernels/params.h"
+#include "kernels/scores.h"
+#include "kernels/tiles.h"
+
+namespace {
+
+enum { THREADS = 128, WARPS = THREADS / 32, TILE_K = 64 };
+
+/* 32 rows to a warp halve the reads of k and v; at 256 features their o would not fit into registers, nor would what
+ * scores that are not plain need. */
+template <int DIM, bool PLAIN>
+struct shape {
+    static constexpr int BLOCKS = PLAIN && DIM <= 128 ? 2 : 1; /* of 16 rows to a warp */
+    static constexpr int WARP_Q = 16 * BLOCKS, TILE_Q = WARPS * WARP_Q;
+    static constexpr int NUMBERS = (TILE_Q + 2 * TILE_K) * DIM; /* of q, k and v in shared memory */
+    static constexpr size_t SHARED_BYTES = NUMBERS * sizeof(uint16_t) + WARPS * sizeof(uint32_t);
+};
+
+/* What a lane keeps of 16 rows: of rows g and g + 8 the running maximum in base 2 and its own part of the sum of
+ * weights; of their o, before normalisation, features 8 n + 2 t and 8 n + 2 t + 1. */
+template <int DIM>
+struct accumulators {
+    float max[2], sum[2];
+    float o[DIM / 8][4];
+    uint32_t any[2]; /* not 0: a key was visible; kept where scores are not plain */
+};
+
+/* Scores, then weights, of 16 rows and a tile of keys, and which of them are visible: bit 2 n + e of `seen[half]` is
+ * s[n][2 half + e]. */
+struct score_block {
+    float s[TILE_K / 8][4];
+    uint32_t seen[2];
+};
+
+/* s = q k^T of a warp's rows. */
+template <typename T, int DIM, int BLOCKS>
+DEVICE void multiply_q_k(score_block (&scores)[BLOCKS], const uint16_t *q, int first_row, const uint16_t *k, int width)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int n = 0; n < TILE_K / 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e) scores[m].s[n][e] = 0;
+    UNROLL for (int x = 0; x < DIM; x += 16) {
+        if (x >= width) break;
+        uint32_t a[BLOCKS][4];
+        UNROLL for (int m = 0; m < BLOCKS; ++m) load_a<DIM>(a[m], q, first_row + 16 * m, x);
+        UNROLL for (int n = 0; n < TILE_K / 16; ++n) {
+            uint32_t b[2][2];
+            load_b<DIM>(b, k, 16 * n, x);
+            UNROLL for (int m = 0; m < BLOCKS; ++m) {
+                multiply<T>(scores[m].s[2 * n], a[m], b[0]);
+                multiply<T>(scores[m].s[2 * n + 1], a[m], b[1]);
+            }
+        }
+    }
+}
+
+/* Plain scores: -inf where lengths and window hide the key. */
+DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block &scores, int32_t row, int32_t key)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const interval keys = keys_of_row(p, s, row + 8 * half);
+        scores.seen[half] = 0;
+        UNROLL for (int n = 0; n < TILE_K / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const int32_t j = key + 8 * n + e;
+                const bool visible = j >= keys.first && j < keys.last;
+                if (visible) scores.seen[half] |= 1u << (2 * n + e);
+                else scores.s[n][2 * half + e] = -infinity_f32();
+            }
+    }
+}
+
+/* Scores in base 2 in place of dot products; -inf where the key is hidden. */
+DEVICE void find_scores(const forward_params &p, const score_rule &rule, const sequence &s, score_block &scores,
+                        int32_t row, int32_t key)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const interval keys = keys_of_row(p, s, row + 8 * half);
+        scores.seen[half] = 0;
+        UNROLL for (int n = 0; n < TILE_K / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const int32_t j = key + 8 * n + e;
+                float *const at = &scores.s[n][2 * half + e];
+                score found = {0, 1, false};
+                if (j >= keys.first && j < keys.last) found = find_score(p, rule, s, row + 8 * half, j, *at);
+                if (found.visible) scores.seen[half] |= 1u << (2 * n + e);
+                *at = found.visible ? found.y : -infinity_f32();
+            }
+    }
+}
+
+/* Scores of which one is +inf, against inf - inf: what is left of them is weight inf, 0 or NaN, relative to 0. */
+DEVICE void take_infinite(score_block &scores, int half)
+{
+    UNROLL for (int n = 0; n < TILE_K / 8; ++n)
+        UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
+            if (scores.s[n][e] < infinity_f32()) scores.s[n][e] = -infinity_f32();
+}
+
+/* Scores times c to weights; what is kept of the rows follows their maxima. A hidden key's weight is -0: UNSEEN once it
+ * is rounded. */
+template <int DIM>
+DEVICE void softmax_step(accumulators<DIM> &kept, score_block &scores, float c, bool is_cut)
+{
+    float rescale[2];
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float max = -infinity_f32();
+        UNROLL for (int n = 0; n < TILE_K / 8; ++n) /* passes a NaN by: it reaches the sum */
+            max = max_f32(max, max_f32(scores.s[n][2 * half], scores.s[n][2 * half + 1]));
+        max = max_f32(kept.max[half], c * max_of_quad(max));
+        float reference = max == -infinity_f32() ? 0 : max, factor = c; /* against -inf - -inf */
+        rescale[half] = kept.max[half] == max ? 1 : exp2_f32(kept.max[half] - reference);
+        kept.max[half] = max;
+        if (max == infinity_f32()) {
+            take_infinite(scores, half);
+            reference = 0, factor = 1;
+        }
+        float sum = 0;
+        UNROLL for (int n = 0; n < TILE_K / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const float weight = exp2_f32(fma_rn(scores.s[n][2 * half + e], factor, -reference));
+                sum += weight;
+                scores.s[n][2 * half + e] =
+                    is_cut && (scores.seen[half] >> (2 * n + e) & 1) == 0 ? float_of(0x80000000) : weight;
+            }
+        kept.sum[half] = fma_rn(kept.sum[half], rescale[half], sum);
+    }
+    if (ballot(FULL_WARP, rescale[0] != 1 || rescale[1] != 1) == 0) return;
+    UNROLL for (int n = 0; n < DIM / 8; ++n)
+        UNROLL for (int e = 0; e < 4; ++e) kept.o[n][e] *= rescale[e / 2];
+}
+
+/* Weights of keys that dropout drops become +0: they are seen, and their values are not. */
+DEVICE void drop_keys(const forward_params &p, const score_rule &rule, score_block &scores, int32_t row,
+                      int32_t key)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        dropout_bits last;
+        last.eight = -1;
+        UNROLL for (int n = 0; n < TILE_K / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e)
+                if ((scores.seen[half] >> (2 * n + e) & 1) != 0 &&
+                    !is_kept(p, rule, row + 8 * half, key + 8 * n + e, last))
+                    scores.s[n][2 * half + e] = 0;
+    }
+}
+
+/* o += p v. Where not every row sees every key, v may hold a NaN that a row does not see. */
+template <typename T, int DIM, int BLOCKS>
+DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block (&scores)[BLOCKS], const uint16_t *v,
+                         int width, bool is_cut)
+{
+    UNROLL for (int j = 0; j < TILE_K / 16; ++j) {
+        uint32_t a[BLOCKS][4];
+        UNROLL for (int m = 0; m < BLOCKS; ++m)
+            UNROLL for (int r = 0; r < 4; ++r) {
+                const float *const pair = &scores[m].s[2 * j + r / 2][r % 2 * 2];
+                a[m][r] = pack<T>(pair[0], pair[1]);
+            }
+        UNROLL for (int x = 0; x < DIM; x += 16) {
+            if (x >= width) break;
+            uint32_t b[2][2];
+            load_b_transposed<DIM>(b, v, 16 * j, x);
+            const bool select = is_cut && is_any_not_finite<T>(b);
+            UNROLL for (int m = 0; m < BLOCKS; ++m) {
+                float(&low)[4] = kept[m].o[x / 8], (&high)[4] = kept[m].o[x / 8 + 1];
+                if (select) {
+                    multiply_seen<T, DIM>(low, high, a[m], a[m], v, 16 * j, x);
+                } else {
+                    multiply<T>(low, a[m], b[0]);
+                    multiply<T>(high, a[m], b[1]);
+                }
+            }
+        }
+    }
+}
+
+/* Row `row` of the sequence, of rows g and g + 8: o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the
+ * sink) if it is empty. */
+template <int DIM>
+DEVICE void write_row(const forward_params &p, const sequence &s, const accumulators<DIM> &kept, int half, float sum,
+                      bool is_empty, float empty_lse, int64_t b, int32_t row, int64_t head)
+{
+    const int t = static_cast<int>(lane()) % 4;
+    const float factor = div_rn(p.dropout_multiplier, sum);
+    const row_pointer o = row_of(p.o, b, s.first_q + row, head, p.head_dim_v);
+    UNROLL for (int n = 0; n < DIM / 8; ++n) {
+        const float *const pair = &kept.o[n][2 * half];
+        store_pair(o, 8 * n + 2 * t, is_empty ? 0 : pair[0] * factor, is_empty ? 0 : pair[1] * factor);
+    }
+    if (p.lse.data != nullptr && t == 0)
+        store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0,
+                      is_empty ? empty_lse : (kept.max[half] + log2_f32(sum)) * LN_2);
+}
+
+/* The next tile from `key` on that masks of bytes do not hide; `last` if there is none. */
+DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, int32_t row, int rows, int32_t key,
+                         int32_t last, uint32_t *votes)
+{
+    if (rule.mask == nullptr && rule.block_mask == nullptr) return key;
+    for (; key < last; key += TILE_K) {
+        const int keys = last - key < TILE_K ? last - key : TILE_K;
+        const bool hidden = is_hidden<THREADS>(p, rule, row, rows, key, keys, votes);
+        sync_threads(); /* the votes are free */
+        if (!hidden) return key;
+    }
+    return last;
+}
+
+template <typename T, int DIM, bool PLAIN>
+KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
+{
+    using shape = shape<DIM, PLAIN>;
+    DYNAMIC_SHARED(shared, 16);
+    uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const k = q + shape::TILE_Q * DIM;
+    uint16_t *const v = k + TILE_K * DIM;
+    uint32_t *const votes = reinterpret_cast<uint32_t *>(q + shape::NUMBERS);
+
+    const int64_t row_of_heads = static_cast<int64_t>(block_z()) * grid_y() + block_y();
+    if (row_of_heads >= p.batch * p.num_heads_q) return;
+    const int64_t b = row_of_heads / p.num_heads_q, head = row_of_heads % p.num_heads_q, head_kv = head / p.group;
+    const sequence s = find_sequence(p, b);
+    const int64_t first = static_cast<int64_t>(grid_x() - 1 - block_x()) * shape::TILE_Q;
+    if (first >= s.seqlen_q) return;
+    const int32_t tile_row = static_cast<int32_t>(first);
+    const int rows = s.used_q - tile_row < shape::TILE_Q ? s.used_q - tile_row : shape::TILE_Q;
+    const interval keys = keys_of_rows(p, s, tile_row, tile_row + rows).some;
+
+    const int warp_row = static_cast<int>(warp()) * shape::WARP_Q, g = static_cast<int>(lane()) / 4;
+    const int32_t warp_last = rows < warp_row + shape::WARP_Q ? tile_row + rows : tile_row + warp_row + shape::WARP_Q;
+    const tile_keys warp_keys = keys_of_rows(p, s, tile_row + warp_row, warp_last);
+    const int32_t lane_row = tile_row + warp_row + g, lane_key = static_cast<int>(lane()) % 4 * 2;
+
+    const score_rule rule = find_score_rule(p, b, head);
+    const float sink = p.sink != nullptr ? p.sink[head] : -infinity_f32();
+    const int width_k = (p.head_dim + 15) / 16 * 16, width_v = (p.head_dim_v + 15) / 16 * 16;
+    accumulators<DIM> kept[shape::BLOCKS] = {};
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            kept[m].max[half] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one lane */
+            kept[m].sum[half] = lane_key == 0 && sink != -infinity_f32() ? 1 : 0;
+        }
+
+    int32_t key = next_tile(p, rule, tile_row, rows, keys.first, keys.last, votes);
+    load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim, width_k);
+    if (key < keys.last)
+        load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim, width_k);
+    while (key < keys.last) {
+        const int32_t next = next_tile(p, rule, tile_row, rows, key + TILE_K, keys.last, votes);
+        const bool is_seen = key < warp_keys.some.last && key + TILE_K > warp_keys.some.first;
+        const bool is_cut = !PLAIN || key < warp_keys.all.first || key + TILE_K > warp_keys.all.last;
+        cp_async_wait_all();
+        sync_threads(); /* q and k are complete, v is free */
+        load_tile<TILE_K, DIM, THREADS>(v, p.v, b, s.first_k + key, keys.last - key, head_kv, p.head_dim_v, width_v);
+        score_block scores[shape::BLOCKS];
+        if (is_seen) multiply_q_k<T, DIM, shape::BLOCKS>(scores, q, warp_row, k, width_k);
+        cp_async_wait_all();
+        sync_threads(); /* v is complete, k is free */
+        if (next < keys.last)
+            load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + next, keys.last - next, head_kv, p.head_dim,
+                                                   width_k);
+        if (is_seen) {
+            UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
+                const int32_t row = lane_row + 16 * m;
+                if (!PLAIN) find_scores(p, rule, s, scores[m], row, key + lane_key);
+                else if (is_cut) hide_keys(p, s, scores[m], row, key + lane_key);
+                if (!PLAIN) kept[m].any[0] |= scores[m].seen[0], kept[m].any[1] |= scores[m].seen[1];
+                softmax_step<DIM>(kept[m], scores[m], PLAIN ? rule.scale : 1, is_cut);
+                if (!PLAIN && p.dropout_threshold != 0) drop_keys(p, rule, scores[m], row, key + lane_key);
+            }
+            multiply_p_v<T, DIM, shape::BLOCKS>(kept, scores, v, width_v, is_cut);
+        }
+        key = next;
+    }
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int32_t row = lane_row + 16 * m + 8 * half;
+            const float sum = sum_of_quad(kept[m].sum[half]);
+            const interval seen = keys_of_row(p, s, row);
+            bool is_empty = seen.first >= seen.last;
+            if (!PLAIN) {
+                const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
+                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
+            }
+            if (row < s.seqlen_q)
+                write_row<DIM>(p, s, kept[m], half, sum, is_empty, row < s.used_q ? sink : -infinity_f32(), b, row, head);
+        }
+}
+
+template <typename T, int DIM, bool PLAIN>
+int launch(const forward_params &p, void *stream)
+{
+    using shape = shape<DIM, PLAIN>;
+    const int64_t tiles = (static_cast<int64_t>(p.seqlen_q) + shape::TILE_Q - 1) / shape::TILE_Q;
+    const int64_t heads = p.batch * p.num_heads_q;
+    const unsigned y = static_cast<unsigned>(heads < 65535 ? heads : 65535);
+    const launch_shape grid = {{static_cast<unsigned>(tiles), y, static_cast<unsigned>((heads + y - 1) / y)},
+                               {THREADS, 1, 1}, {1, 1, 1}, shape::SHARED_BYTES, THREADS, 2};
+    return LAUNCH((forward_kernel<T, DIM, PLAIN>), grid, stream, p);
+}
+
+template <typename T, bool PLAIN>
+int launch_width(const forward_params &p, void *stream)
+{
+    const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
+    if (widest <= 64) return launch<T, 64, PLAIN>(p, stream);
+    if (widest <= 128) return launch<T, 128, PLAIN>(p, stream);
+    return launch<T, 256, PLAIN>(p, stream);
+}
+
+/* The maximum of plain scores is c times that of the dot products: c may not be negative. */
+template <typename T>
+int launch_scores(const forward_params &p, void *stream)
+{
+    if (has_plain_scores(p) && p.softmax_scale >= 0) return launch_width<T, true>(p, stream);
+    return launch_width<T, false>(p, stream);
+}
+
+} // namespace
+
+extern "C" int KERNEL_SYMBOL(forward)(const struct forward_params *p, void *stream)
+{
+    if (p->batch == 0 || p->seqlen_q == 0) return 0;
+    if (p->q.dtype == ATTEST_FP16) return launch_scores<f16>(*p, stream);
+    return launch_scores<bf16>(*p, stream);
+}
