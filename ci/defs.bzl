@@ -3,7 +3,8 @@
     kernel_library(name, srcs, hdrs, deps)  both machines, each in the ordinary and the polynomial build
     cuda_library(name, srcs, hdrs, deps)    the chip alone
     sim_library(name, srcs, hdrs, deps)     the simulated GPU alone
-    gpu_bundle(name, programs, run, data)   a tar of programs for a GPU machine without Bazel or these libraries
+    gpu_bundle(name, programs, run, scripts, data)
+                                            a tar of programs for a GPU machine without Bazel or these libraries
     if_cuda(items)                          the items where there is nvcc, else none
     NEEDS_CUDA                              for target_compatible_with: skipped where there is no nvcc
 """
@@ -143,18 +144,18 @@ def kernel_library(name, srcs, hdrs = [], deps = [], **kwargs):
         **kwargs
     )
 
-def gpu_bundle(name, programs, run, data = [], **kwargs):
+def gpu_bundle(name, programs, run, scripts = [], data = [], **kwargs):
     """NAME.tar: a folder NAME with bin/, the libraries that a bare machine may lack in lib/, and the script `run`.
 
-    `data` are source files that the programs read, at their places in the project."""
+    `scripts` lie in bin/, too; `data` are source files that the programs read, at their places in the project."""
     native.genrule(
         name = name,
-        srcs = programs + [run] + data,
+        srcs = programs + [run] + scripts + data,
         outs = [name + ".tar"],
         cmd = """
             dir=$$(mktemp -d)
             mkdir -p $$dir/{name}/bin $$dir/{name}/lib
-            cp -L {programs} $$dir/{name}/bin
+            cp -L {programs} {scripts} $$dir/{name}/bin
             cp -L $(location {run}) $$dir/{name}/run
             for file in {data}; do mkdir -p $$dir/{name}/$$(dirname $$file); cp -L $$file $$dir/{name}/$$file; done
             ldd {programs} | sed -n 's/.* => \\(.*\\) (.*/\\1/p' | sort -u |
@@ -167,6 +168,7 @@ def gpu_bundle(name, programs, run, data = [], **kwargs):
             name = name,
             programs = " ".join(["$(location %s)" % p for p in programs]),
             run = run,
+            scripts = " ".join(["$(locations %s)" % s for s in scripts]),
             data = " ".join(["$(location %s)" % d for d in data]),
         ),
         target_compatible_with = NEEDS_CUDA,

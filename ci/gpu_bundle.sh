@@ -16,6 +16,7 @@ probe --cuda
 unit_probe --cuda --json logs/unit_probe.json
 functions_probe --json logs/functions_probe.json
 kernels_gpu
+bench.py --quick --json logs/bench.json
 TABLE
 }
 

@@ -1,0 +1,83 @@
+#!/usr/bin/env -S python3 -B
+"""Times attest beside PyTorch's backends on this machine's GPU, with errors against the oracle."""
+
+import argparse
+import json
+import os
+import sys
+
+import cuda
+import measure
+import ours
+import picture
+import report
+import tables
+
+
+def options(arguments):
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--table", choices=tables.TABLES, default="long", help="which shapes (default: long)")
+    parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16", help="of the tensors (default: bf16)")
+    parser.add_argument("--quick", action="store_true",
+                        help=f"{measure.QUICK_SAMPLES} samples, sequences of at most {tables.QUICK_SEQLEN}")
+    parser.add_argument("--json", metavar="FILE", type=user_path, help="write every sample to FILE")
+    parser.add_argument("--picture", metavar="FILE.svg", type=user_path, help="draw speeds (needs gnuplot)")
+    parser.add_argument("--from", metavar="FILE", dest="source", type=user_path,
+                        help="show what --json wrote, here or on another machine, and measure nothing")
+    chosen = parser.parse_args(arguments)
+    if chosen.picture and not picture.has_gnuplot():
+        parser.error("--picture needs gnuplot (Debian: gnuplot-nox); --json now and --from elsewhere draw it, too")
+    return chosen
+
+
+def user_path(path):
+    """`bazel run` changes directories; paths are the user's."""
+    return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)
+
+
+def library_path():
+    """Beside the program, in Bazel's output as in the GPU bundle."""
+    return os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "libbench.so")
+
+
+def progress(shape):
+    print("seqlen {3}, head_dim {4}, {5}".format(*shape[:5], "causal" if shape[5] else "full"), file=sys.stderr)
+
+
+def measured(chosen):
+    gpu = cuda.Cuda()
+    shapes = tables.TABLES[chosen.table]
+    if chosen.quick:
+        shapes = [shape for shape in shapes if shape[3] <= tables.QUICK_SEQLEN]
+    rounds = measure.QUICK_SAMPLES if chosen.quick else measure.SAMPLES
+    library = ours.Library(library_path())
+    return measure.measure(gpu, library, chosen.table, chosen.dtype, shapes, rounds, progress)
+
+
+def recorded(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def main(arguments):
+    chosen = options(arguments)
+    try:
+        record = recorded(chosen.source) if chosen.source else measured(chosen)
+    except cuda.NoGpu as missing:
+        print(f"UNCHECKED: timing needs an NVIDIA GPU: {missing}")
+        return 0
+    except (OSError, json.JSONDecodeError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    if chosen.json:
+        with open(chosen.json, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+            file.write("\n")
+    print(report.text(record), end="")
+    if chosen.picture:
+        picture.draw(record, chosen.picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
