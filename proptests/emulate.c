@@ -9,8 +9,9 @@
 #include "proptests/emulate_head.h"
 #include "reference/bounds.h" /* for ref_recipes, which is data */
 
-#define EMULATION(NAME, RECIPE, TILE_K) \
-    {.name = NAME, .recipe = &ref_recipes[RECIPE], .forward = emulate_forward, .backward = emulate_backward, \
+#define EMULATION(NAME, RECIPE, TILE_K) EMULATION_OF(NAME, &ref_recipes[RECIPE], TILE_K)
+#define EMULATION_OF(NAME, RECIPE, TILE_K) \
+    {.name = NAME, .recipe = RECIPE, .forward = emulate_forward, .backward = emulate_backward, \
      .merge = emulate_merge, .tile_k = TILE_K}
 
 const struct implementation emulations[] = {
@@ -21,6 +22,7 @@ const struct implementation emulations[] = {
     EMULATION("hopper", 4, 64),
     EMULATION("fp32-tile2", 0, 2), /* edges of tiles in the smallest cases */
     EMULATION("flash-tile128", 2, 128),
+    EMULATION_OF("corrected", &ref_kernel_recipes[1], 64), /* kernels/backward.cu */
     {0},
 };
 

@@ -14,6 +14,7 @@ struct gradients {
     float *q, *dout;                    /* [seqlen_q][head_dim], [seqlen_q][head_dim_v] */
     float *lse, *delta, *dlse;          /* [seqlen_q] */
     float *dq;                          /* [seqlen_q][head_dim], sums of ds k */
+    float *dq_p;                        /* [seqlen_q][head_dim], sums of (1 - tanh^2) p k: a corrected delta's */
     float *dk, *dv;                     /* [seqlen_k][...], sums over the query heads of a group */
     float *dbias;                       /* packed, 1 for an axis that is summed over */
     float *dsink;                       /* [num_heads_q] */
@@ -30,6 +31,7 @@ struct keys {
 struct gradient_tile {
     struct score_tile scores;
     float p[TILE_Q][MAX_TILE_K], p_dv[TILE_Q][MAX_TILE_K], dp[TILE_Q][MAX_TILE_K], ds[TILE_Q][MAX_TILE_K];
+    float p_dq[TILE_Q][MAX_TILE_K]; /* (1 - tanh^2) p, rounded */
 };
 
 static bool sees_a_key(const struct head *head, int64_t r)
@@ -150,8 +152,8 @@ static void compute_ds(const struct gradients *g, struct gradient_tile *t)
     }
 }
 
-/* One tile: dv += p^T dout, dk += ds^T q, dq += ds k. */
-static void absorb_tile(const struct gradients *g, struct keys *keys, int64_t r0)
+/* One tile: dv += p^T dout, dk += ds^T q, and dq += ds k unless that is done. */
+static void absorb_tile(const struct gradients *g, struct keys *keys, int64_t r0, bool has_dq)
 {
     const struct attest_problem *p = g->head.p;
     struct gradient_tile t;
@@ -167,8 +169,78 @@ static void absorb_tile(const struct gradients *g, struct keys *keys, int64_t r0
                   (struct matrix){keys->dv[0], MAX_FEATURES, 1});
     unit_multiply(&for_ds, count, d, rows, ds_t, seen_t, (struct matrix){g->q + r0 * d, d, 1},
                   (struct matrix){keys->dk[0], MAX_FEATURES, 1});
+    if (has_dq) return;
     unit_multiply(&for_ds, rows, d, count, ds, seen, (struct matrix){keys->k, d, 1},
                   (struct matrix){g->dq + r0 * d, d, 1});
+}
+
+/* Sums of a row's dx, ds before and after rounding, p and (1 - tanh^2) p. */
+struct row_sums {
+    float dx, ds, ds_rounded, p, slope;
+};
+
+/* ds of a provisional delta and (1 - tanh^2) p, as the matrix unit gets them, and the sums of row i. */
+static void provisional_row(const struct gradients *g, struct gradient_tile *t, int64_t i, struct row_sums *sums)
+{
+    const struct head *head = &g->head;
+    const struct attest_recipe *recipe = head->self->recipe;
+    const int32_t dtype = head->p->q.dtype;
+    for (int64_t j = 0; j < t->scores.keys; ++j) {
+        const int64_t r = t->scores.r0 + i;
+        t->ds[i][j] = t->p_dq[i][j] = 0.0f;
+        if (!t->scores.seen[i][j]) continue;
+        const float th = t->scores.tanh[i][j], slope = head->p->softcap > 0 ? 1.0f - th * th : 1.0f;
+        const float dx = t->p[i][j] * (t->dp[i][j] - g->delta[r] + g->dlse[r]), ds = dx * slope;
+        const float p = slope * t->p[i][j];
+        t->ds[i][j] = recipe->round_ds ? emulate_round(dtype, ds) : ds;
+        t->p_dq[i][j] = recipe->round_p ? emulate_round(dtype, p) : p;
+        sums->dx += dx;
+        sums->ds += ds;
+        sums->ds_rounded += t->ds[i][j];
+        sums->p += t->p[i][j];
+        sums->slope += p;
+    }
+}
+
+/* dq and delta of row r from sums that began with a provisional delta. */
+static void correct_row(const struct gradients *g, int64_t r, const struct row_sums *s)
+{
+    const struct attest_problem *p = g->head.p;
+    const float given = g->delta[r], dlse = g->dlse[r];
+    float factor = dlse - s->ds_rounded; /* sum p = 1 */
+    g->delta[r] = s->dx + (given - dlse);
+    if (p->softcap > 0 || p->has_sink) {
+        g->delta[r] = s->dx + (given - dlse) * s->p;
+        factor = given - g->delta[r];
+        if (s->slope > 0) factor -= (s->ds_rounded - s->ds) / s->slope;
+    }
+    for (int64_t x = r * p->head_dim; x < (r + 1) * p->head_dim; ++x) g->dq[x] += factor * g->dq_p[x];
+}
+
+/* dq and the corrected delta, a block of rows against all keys. */
+static void correct_dq(const struct gradients *g, struct keys *keys)
+{
+    const struct head *head = &g->head;
+    const int64_t d = head->p->head_dim;
+    const struct unit unit = unit_of(head, head->p->q.dtype, head->p->q.dtype);
+    struct gradient_tile t;
+    for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) {
+        struct row_sums sums[TILE_Q] = {{0}};
+        for (keys->c0 = 0; keys->c0 < head->seqlen_k; keys->c0 += head->self->tile_k) {
+            head_load_k(head, &head->p->k, head->a->k, keys->c0, d, keys->k);
+            head_load_k(head, &head->p->v, head->a->v, keys->c0, head->p->head_dim_v, keys->v);
+            compute_p_dp(g, keys, r0, &t);
+            for (int64_t i = 0; i < t.scores.rows; ++i) provisional_row(g, &t, i, &sums[i]);
+            const struct seen seen = {t.scores.seen[0], MAX_TILE_K, 1};
+            const struct matrix k = {keys->k, d, 1};
+            unit_multiply(&unit, t.scores.rows, d, t.scores.keys, (struct matrix){t.ds[0], MAX_TILE_K, 1}, seen, k,
+                          (struct matrix){g->dq + r0 * d, d, 1});
+            unit_multiply(&unit, t.scores.rows, d, t.scores.keys, (struct matrix){t.p_dq[0], MAX_TILE_K, 1}, seen, k,
+                          (struct matrix){g->dq_p + r0 * d, d, 1});
+        }
+        for (int64_t i = 0; i < least(TILE_Q, head->seqlen_q - r0); ++i)
+            if (sees_a_key(head, r0 + i)) correct_row(g, r0 + i, &sums[i]);
+    }
 }
 
 /* The finished dk or dv of one query head joins those of its group. */
@@ -222,14 +294,17 @@ static void backward_head(struct gradients *g, struct keys *keys)
 {
     const struct head *head = &g->head;
     const struct attest_problem *p = head->p;
+    const bool corrects = head->self->recipe->delta == ATTEST_DELTA_CORRECTED && !p->external_lse;
     memset(g->dq, 0, (size_t)(head->seqlen_q * p->head_dim) * sizeof *g->dq);
+    memset(g->dq_p, 0, (size_t)(head->seqlen_q * p->head_dim) * sizeof *g->dq_p);
     load_rows(g, keys);
+    if (corrects) correct_dq(g, keys);
     for (keys->c0 = 0; keys->c0 < head->seqlen_k; keys->c0 += head->self->tile_k) {
         head_load_k(head, &p->k, head->a->k, keys->c0, p->head_dim, keys->k);
         head_load_k(head, &p->v, head->a->v, keys->c0, p->head_dim_v, keys->v);
         memset(keys->dk, 0, sizeof keys->dk);
         memset(keys->dv, 0, sizeof keys->dv);
-        for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) absorb_tile(g, keys, r0);
+        for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) absorb_tile(g, keys, r0, corrects);
         add_to_group(head, keys->c0, p->head_dim, p->softmax_scale, p->dk.dtype, keys->dk, g->dk);
         add_to_group(head, keys->c0, p->head_dim_v, head->drop_scale, p->dv.dtype, keys->dv, g->dv);
     }
@@ -282,16 +357,19 @@ enum attest_status emulate_backward(const struct implementation *self, const str
 {
     struct gradients g = {.a = a, .head = {.self = self, .p = p, .a = &a->forward}};
     const int64_t counts[] = {p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim_v, p->seqlen_q, p->seqlen_q,
-                              p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_k * p->head_dim,
-                              p->seqlen_k * p->head_dim_v, p->dbias.dtype ? dbias_count(p) : 0, p->num_heads_q};
-    float **const arrays[] = {&g.q, &g.dout, &g.lse, &g.delta, &g.dlse, &g.dq, &g.dk, &g.dv, &g.dbias, &g.dsink};
+                              p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim,
+                              p->seqlen_k * p->head_dim, p->seqlen_k * p->head_dim_v,
+                              p->dbias.dtype ? dbias_count(p) : 0, p->num_heads_q};
+    float **const arrays[] = {&g.q,    &g.dout, &g.lse, &g.delta, &g.dlse,  &g.dq,
+                              &g.dq_p, &g.dk,   &g.dv,  &g.dbias, &g.dsink};
+    const int num_arrays = sizeof arrays / sizeof *arrays;
     int64_t total = 0;
-    for (int i = 0; i < 10; ++i) total += counts[i];
+    for (int i = 0; i < num_arrays; ++i) total += counts[i];
     float *const memory = calloc((size_t)total + 1, sizeof *memory);
     struct keys *const keys = malloc(sizeof *keys);
     if (memory && keys) {
         float *next = memory;
-        for (int i = 0; i < 10; next += counts[i++]) *arrays[i] = next;
+        for (int i = 0; i < num_arrays; next += counts[i++]) *arrays[i] = next;
         if (!p->dbias.dtype) g.dbias = NULL;
         run(&g, keys, self, p);
     }

@@ -1,7 +1,7 @@
 /* tightness.c - how much of each error bound honest kernels use.
  *
  *     bazel run //proptests:tightness -- --cases 1000     random small problems of every family, to every emulation
- *     bazel run //proptests:tightness -- --long           seqlen 1024, head_dim 64, family `normal`
+ *     bazel run //proptests:tightness -- --long           seqlen 1024, head_dim 64, family `normal` or another
  *
  * Prints the largest |got - oracle| / bound of every tensor and, on the families where it counts, the largest
  * share of the statistical thresholds. Exit status 1 if one is above 1 or is NaN: then a bound or an
@@ -25,12 +25,16 @@ static const struct argp_option options[] = {
     {"seed", 's', "N", 0, "first seed (1)", 0},
     {"threads", 't', "N", 0, "threads, 0 for all cores (0)", 0},
     {"long", 'l', NULL, 0, "one long problem of every mask and dtype instead", 0},
+    {"family", 'f', "NAME", 0, "family of the long problem (normal)", 0},
+    {"emulation", 'e', "NAME", 0, "this one alone", 0},
     {"heads", 'h', "N", 0, "heads of the long problem (2)", 0},
     {0},
 };
 
 static struct {
     int64_t cases, seed, threads, heads;
+    enum family family;
+    const struct implementation *emulation; /* NULL: all */
     bool is_long;
 } settings = {.cases = 1000, .seed = 1, .heads = 2};
 
@@ -42,6 +46,14 @@ static int64_t parse_count(const char *text, struct argp_state *state)
     return value;
 }
 
+static enum family parse_family(const char *name, struct argp_state *state)
+{
+    for (int f = 0; f < NUM_FAMILIES; ++f)
+        if (strcmp(family_names[f], name) == 0) return (enum family)f;
+    argp_error(state, "there is no family '%s'", name);
+    return FAMILY_NORMAL;
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     switch (key) {
@@ -49,6 +61,11 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 's': settings.seed = parse_count(argument, state); return 0;
     case 't': settings.threads = parse_count(argument, state); return 0;
     case 'h': settings.heads = parse_count(argument, state); return 0;
+    case 'f': settings.family = parse_family(argument, state); return 0;
+    case 'e':
+        settings.emulation = emulation_named(argument);
+        if (!settings.emulation) argp_error(state, "there is no emulation '%s'", argument);
+        return 0;
     case 'l': settings.is_long = true; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -165,6 +182,8 @@ static void run(struct subject *s, const struct implementation *self, int thread
     }
 }
 
+static bool is_asked_for(int r) { return !settings.emulation || settings.emulation == &emulations[r]; }
+
 /* Every case is drawn once and given to every implementation. */
 struct sweep {
     int num_emulations;
@@ -192,7 +211,7 @@ static void one_case(void *context, int64_t index, int worker)
     case_draw(&c, &choices, &request);
     if (c.p.batch > 0) oracle_of(&s, &c);
     for (int r = 0; r < sweep->num_emulations && c.p.batch > 0; ++r)
-        if (is_first_of_recipe(r) || index / NUM_FAMILIES % 8 == 0)
+        if (is_asked_for(r) && (settings.emulation || is_first_of_recipe(r) || index / NUM_FAMILIES % 8 == 0))
             run(&s, &emulations[r], 1, &sweep->table[worker][family][r]);
     case_free(&c);
 }
@@ -226,6 +245,7 @@ static bool sweep_cases(int num_emulations)
     ref_parallel(workers, settings.cases * NUM_FAMILIES, one_case, &sweep);
     bool within = true;
     for (int r = 0; r < num_emulations; ++r) {
+        if (!is_asked_for(r)) continue;
         printf("\nlargest share of the bound, emulation %s, %ld cases of each family\n", emulations[r].name,
                (long)settings.cases);
         print_header("family");
@@ -262,7 +282,7 @@ static void long_case(struct prop_case *c, int32_t dtype, bool causal)
     c->poison = 0xff;
     case_contiguous(c);
     const struct family_data data = c->data =
-        (struct family_data){FAMILY_NORMAL, (uint64_t)settings.seed, dtype, dim, 0.125};
+        (struct family_data){settings.family, (uint64_t)settings.seed, dtype, dim, 0.125};
     for (int t = 0; t < 4; ++t) {
         double *out = c->values[inputs[t]] = case_doubles(c, length * heads * dim);
         for (int64_t i = 0; i < length * heads * dim; ++i)
@@ -275,8 +295,9 @@ static bool long_cases(int num_emulations)
 {
     bool within = true;
     for (int r = 0; r < num_emulations; ++r) {
-        printf("\nlargest share of the bound, emulation %s, seqlen 1024, head_dim 64, %ld heads, normal\n",
-               emulations[r].name, (long)settings.heads);
+        if (!is_asked_for(r)) continue;
+        printf("\nlargest share of the bound, emulation %s, seqlen 1024, head_dim 64, %ld heads, %s\n",
+               emulations[r].name, (long)settings.heads, family_names[settings.family]);
         print_header("problem");
         for (int which = 0; which < 4; ++which) {
             static const char *const names[] = {"bf16", "bf16 caus.", "fp16", "fp16 caus."};

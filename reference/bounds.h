@@ -26,9 +26,10 @@ extern "C" {
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
-/* The recipe of one of our kernels, by its name: "forward", "backward" (16-bit formats, tensor cores), "forward_fp32",
- * "backward_fp32", "merge" (of which exp_error says all). NULL if there is none. */
-const struct attest_recipe *ref_kernel_recipe(const char *kernel);
+/* The recipes of our kernels, ended by name == NULL, by the kernel's name: "forward", "backward" (16-bit formats, tensor
+ * cores), "forward_fp32", "backward_fp32", "merge" (of which exp_error says all). */
+extern const struct attest_recipe ref_kernel_recipes[];
+const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
 
 struct ref_bound {
     double *bound; /* rigorous; +inf where the recipe may overflow there */

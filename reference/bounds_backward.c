@@ -60,9 +60,9 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
         const struct ref_sum sum = ref_sum_rows(m, s->live, head->num_keys);
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         for (int64_t c = 0; c < p->head_dim; ++c) {
-            const double live = (double)s->live;
-            const double lost = head->fmax * (3 * live * m->tiny +
-                                              m->lost * (block->ds_norm[i] + g->k_sum[c] + live * m->least_operand));
+            const double live = (double)s->live, norm = block->ds_norm[i] + block->corrections[i].norm;
+            const double once = 3 * live * m->tiny + m->lost * (norm + g->k_sum[c] + live * m->least_operand);
+            const double lost = head->fmax * once * (1 + block->corrections[i].factor);
             finish_element(&f, terms, i * p->head_dim + c, sum, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
         }
@@ -138,7 +138,10 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
     if (ok) {
         bound_add_sums(g, block, &b->dbias, &b->dsink);
         if (b->tensors[REF_DQ].bound) {
-            add_products(&block->ds, rows, p->head_dim, head->num_keys, head->ld, 1, &g->k_rows, false, dq);
+            if (b->machine.corrects_delta)
+                bound_corrected_dq(g, block, dq);
+            else
+                add_products(&block->ds, rows, p->head_dim, head->num_keys, head->ld, 1, &g->k_rows, false, dq);
             finish_dq(b, g, block, dq);
         }
         add_key_products(g, block, &block->ds, &q, p->head_dim, &g->dk);

@@ -7,14 +7,6 @@
 #include "reference/formats.h"
 
 #define LARGE_EXPONENT_ERROR 8.0
-#define ORACLE_SHARE 0x1p-26 /* of any bound here that the oracle's own error may be (section 8) */
-
-/* One query row as the backward pass sees it. */
-struct row {
-    double lse, lse_error, lse_bias;
-    double delta, delta_error, delta_bias;
-    double dlse;
-};
 
 static const struct attest_problem *problem_of(const struct bound_gradient_head *g) { return g->head.problem; }
 
@@ -27,7 +19,7 @@ static double given(const struct bound_gradient_head *g, const struct attest_ten
 }
 
 /* Error of p_ij = exp(x_ij - lse_i) as the backward pass computes it. */
-static double error_of_p(const struct ref_machine *m, const struct row *row, double x, double score_error, double p)
+static double error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error, double p)
 {
     const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(row->lse)) + 4 * fabs(x - row->lse);
     const double error = score_error + m->u * rounded + m->exp_error + row->lse_error;
@@ -35,12 +27,6 @@ static double error_of_p(const struct ref_machine *m, const struct row *row, dou
         error <= LARGE_EXPONENT_ERROR ? p * ref_growth(error) : exp(fmin(x - row->lse + error, 700.0));
     return growth + m->tiny;
 }
-
-/* A row's arrays: pointers to its part of the block's. */
-struct view {
-    const double *x, *live, *score_error, *drop, *weight_sigma, *weight_bias, *dp, *dp_abs;
-    double *p, *p_error, *dp_error;
-};
 
 static double dp_error(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
                        int64_t j)
@@ -118,14 +104,14 @@ static double actual_delta_from_o(const struct bound_gradient_head *g, const str
 }
 
 static void delta_from_o(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
-                         struct row *row)
+                         struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     const struct dout_sums sums = sum_dout(g, block, i);
     const double worst = worst_delta_from_o(g, block, i, row->delta, &sums);
     const double actual = actual_delta_from_o(g, block, i);
     /* An o that is itself out of bounds excuses nothing. */
-    const double off = actual <= worst ? actual + ORACLE_SHARE * worst : worst;
+    const double off = actual <= worst ? actual + BOUND_ORACLE_SHARE * worst : worst;
     if ((sums.overflow && !(actual <= worst)) || !(sums.size < m->huge)) block->states[i].overflow = true;
     const double d_v = (double)problem_of(g)->head_dim_v;
     const double lost = m->lost * (block->dout.norm[i] + sums.o + d_v * m->least_operand) + 2 * d_v * m->tiny;
@@ -136,7 +122,7 @@ static void delta_from_o(const struct bound_gradient_head *g, struct bound_gradi
 /* delta = sum_j p_ij dp_ij from the p and dp at hand, in fp32. The random part is the whole row's, so it
  * enters as a bias: within 8 standard deviations for 10^6 rows at a probability of 1e-9. */
 static void delta_exact(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
-                        const struct view *v, struct row *row)
+                        const struct bound_view *v, struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     const double terms = (double)block->states[i].live + 3;
@@ -158,7 +144,7 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
 
 /* lse and p of the row: its own, or those of a larger key set. */
 static void row_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
-                  const struct view *v, struct row *row)
+                  const struct bound_view *v, struct bound_row *row)
 {
     const struct attest_problem *p = problem_of(g);
     const struct ref_machine *m = &g->head.machine;
@@ -167,7 +153,7 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
     row->lse = s->lse;
     row->lse_error = s->lse_bound * BOUND_SLACK;
     const double off = fabs(in_memory - s->lse);
-    if (m->rescales && off <= row->lse_error) row->lse_error = off + ORACLE_SHARE * row->lse_error;
+    if (m->rescales && off <= row->lse_error) row->lse_error = off + BOUND_ORACLE_SHARE * row->lse_error;
     if (p->external_lse) {
         row->lse = isfinite(in_memory) ? in_memory : 0.0;
         row->lse_error = 0.0;
@@ -179,7 +165,7 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
 }
 
 static void row_delta(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
-                      const struct view *v, struct row *row)
+                      const struct bound_view *v, struct bound_row *row)
 {
     const struct attest_problem *p = problem_of(g);
     const double in_memory = given(g, &p->delta, g->args->delta, block->rows.first + i);
@@ -188,38 +174,33 @@ static void row_delta(const struct bound_gradient_head *g, struct bound_gradient
         return;
     }
     for (int64_t j = 0; j < g->head.num_keys; ++j) row->delta += v->p[j] * v->drop[j] * v->dp[j];
-    if (g->head.machine.delta_from_o)
-        delta_from_o(g, block, i, row);
-    else
-        delta_exact(g, block, i, v, row);
+    const struct ref_machine *m = &g->head.machine;
+    if (m->corrects_delta || !m->delta_from_o) delta_exact(g, block, i, v, row);
+    const struct bound_row exact = *row;
+    if (m->delta_from_o) delta_from_o(g, block, i, row);
     const double off = fabs(in_memory - row->delta);
     if (off <= row->delta_error) {
-        row->delta_error = off + ORACLE_SHARE * row->delta_error;
+        row->delta_error = off + BOUND_ORACLE_SHARE * row->delta_error;
         row->delta_bias = fmin(row->delta_bias, row->delta_error);
     }
+    if (m->corrects_delta) bound_correct_row(g, block, i, v, &exact, row);
 }
 
-/* The derivative of softcap, 1 - tanh^2, and its error. */
-struct slope {
-    double value, error, bias, sigma;
-};
-
-static struct slope slope_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t at)
+struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                                  int64_t at)
 {
     const struct ref_machine *m = &g->head.machine;
     const double cap = (double)problem_of(g)->softcap;
-    if (!(cap > 0)) return (struct slope){.value = 1.0};
+    if (!(cap > 0)) return (struct bound_slope){.value = 1.0};
     const double t = fabs(block->rows.tanh[at]), off = block->rows.tanh_error[at];
-    return (struct slope){.value = 1 - t * t,
+    return (struct bound_slope){.value = 1 - t * t,
                           .error = 2 * t * off + off * off + 4 * m->u,
                           .bias =
                               2 * t * (m->tanh_error * t + m->tanh_floor + block->rows.score_bias[at] / cap) + 4 * m->u,
                           .sigma = 2 * t * block->rows.score_sigma[at] / cap};
 }
 
-/* Half a unit of p's storage format. p comes normalised, so its binade is known; the dropout multiplier may come
- * before or after. */
-static double half_unit_of_p(const struct ref_rounding *r, double p, double drop)
+double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop)
 {
     if (r->dtype == ATTEST_ABSENT) return 0.0;
     return fmax(drop * fmax(ref_half_ulp(r->dtype, p), r->tiny), ref_half_ulp(r->dtype, drop * p));
@@ -227,12 +208,12 @@ static double half_unit_of_p(const struct ref_rounding *r, double p, double drop
 
 /* dx and ds of score j of row i. */
 static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
-                   const struct view *v, const struct row *row)
+                   const struct bound_view *v, const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     const int64_t at = i * g->head.ld + j;
     const double u = m->u, tiny = m->tiny * g->head.fmax, p = v->p[j], dp = v->drop[j] * v->dp[j];
-    const double p_half = half_unit_of_p(&m->p_ds, p + v->p_error[j], 1.0), p_error = v->p_error[j] + p_half;
+    const double p_half = bound_half_unit_of_p(&m->p_ds, p + v->p_error[j], 1.0), p_error = v->p_error[j] + p_half;
     const double z = dp - row->delta + row->dlse, dx = p * z, sizes = fabs(dp) + fabs(row->delta) + fabs(row->dlse);
     const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + tiny;
     double error = p_error * fabs(z) + (p + p_error) * z_error;
@@ -246,7 +227,7 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->dx_error[at] = error;
     block->dx_variance[at] = variance;
     block->dx_bias[at] = bias + tiny;
-    const struct slope c = slope_of(g, block, at);
+    const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
     const double ds_error = capped + 3 * u * (fabs(ds) + capped) + tiny;
     const double rounded = m->ds.relative * (fabs(ds) + ds_error) + m->ds.tiny;
@@ -277,7 +258,7 @@ static void round_pd(struct bound_gradient_block *block, int64_t at, const struc
 
 /* The dropped-out p that meets dout. */
 static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
-                   const struct view *v, const struct row *row)
+                   const struct bound_view *v, const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     const int64_t at = i * g->head.ld + j;
@@ -289,7 +270,7 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
         block->states[i].overflow = true;
         return;
     }
-    const double half = half_unit_of_p(&m->p_dv, v->p[j] + v->p_error[j], drop);
+    const double half = bound_half_unit_of_p(&m->p_dv, v->p[j] + v->p_error[j], drop);
     block->pd.error[at] = error + half;
     block->pd.variance[at] = skew * skew;
     if (g->statistics && half > 0.0) round_pd(block, at, &m->p_dv, v->p[j], v->p_error[j], drop, half);
@@ -297,7 +278,7 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
 
 /* p_sink (dlse - delta), summed into dsink. */
 static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
-                     const struct row *row)
+                     const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     const double sink = (double)g->args->forward.sink[g->head.h], p = exp(sink - row->lse);
@@ -313,10 +294,12 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
 {
     double *const arrays[] = {block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,
                               block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->pd.value,
-                              block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias, block->pd.known};
-    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a)
+                              block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias, block->pd.known,
+                              block->dq.value,    block->dq.absolute, block->dq.error, block->dq.variance, block->dq.bias};
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays && arrays[a]; ++a)
         memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
     block->ds_norm[i] = 0.0;
+    block->corrections[i] = (struct bound_correction){0};
     block->sink_value[i] = block->sink_error[i] = 0.0;
 }
 
@@ -326,11 +309,11 @@ static void gradient_row(const struct bound_gradient_head *g, struct bound_gradi
     const struct attest_problem *p = problem_of(g);
     const int64_t at = i * g->head.ld;
     const struct bound_block *rows = &block->rows;
-    const struct view v = {rows->x + at,    rows->live + at,         rows->score_error + at,
+    const struct bound_view v = {rows->x + at,    rows->live + at,         rows->score_error + at,
                            rows->drop + at, rows->weight_sigma + at, rows->weight_bias + at,
                            block->dp + at,  block->dp_abs + at,      rows->p + at,
                            errors,          errors + g->head.ld};
-    struct row row = {0};
+    struct bound_row row = {0};
     const double dlse = given(g, &p->dlse, g->args->dlse, rows->first + i);
     row.dlse = isfinite(dlse) ? dlse : 0.0;
     row_p(g, block, i, &v, &row);
@@ -506,6 +489,7 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
                                &block->pd.known};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
     block->o = (struct bound_block_output){bound_take(pool, outputs), bound_take(pool, outputs), NULL, NULL};
+    if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
         for (int64_t c = 0; c < p->head_dim; ++c) g->k_sum[c] += fabs(head->k.value[j * p->head_dim + c]);

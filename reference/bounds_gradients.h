@@ -29,6 +29,27 @@ struct bound_key_terms {
     double *operand_sum;          /* by feature: sum of |operand| over all rows */
 };
 
+/* One query row as the backward pass sees it. */
+struct bound_row {
+    double lse, lse_error, lse_bias;
+    double delta, delta_error, delta_bias;
+    double dlse;
+};
+
+/* A row's arrays: pointers to its part of the block's. */
+struct bound_view {
+    const double *x, *live, *score_error, *drop, *weight_sigma, *weight_bias, *dp, *dp_abs;
+    double *p, *p_error, *dp_error;
+};
+
+/* The correction of one row of dq: reference/bounds.md section 7.1. */
+struct bound_correction {
+    double slope_sum, slope_error;  /* sum c p, and of their errors */
+    double factor;                  /* largest |f|, the factor of the sum of c p k in dq */
+    double sum, variance, bias;     /* of the error of the sum of dq's weights, which meets the mean of k */
+    double norm;                    /* sum of dq.absolute */
+};
+
 struct bound_gradient_head {
     struct bound_head head;
     const struct attest_backward_args *args;
@@ -36,6 +57,7 @@ struct bound_gradient_head {
     struct bound_panels k_rows;       /* num_keys x head_dim */
     struct bound_panels v_transposed; /* head_dim_v x num_keys */
     double *k_sum;                    /* of |k|, by feature */
+    double *k_columns;                /* [head_dim][ld]; NULL unless delta is corrected */
     struct ref_sum dp_sum;            /* accumulation of dout.v */
     struct bound_key_terms dk, dv;
 };
@@ -48,6 +70,9 @@ struct bound_gradient_block {
     double *dp, *dp_abs;         /* dout . v and sum |dout||v|, without the dropout multiplier */
     double *dx_value, *dx_error, *dx_variance, *dx_bias;
     struct bound_weights ds, pd; /* ds; the dropped-out p that meets dout */
+    struct bound_weights dq;     /* with a corrected delta: value c p; absolute meets |k|, the rest k - its mean */
+    double *k_mean;              /* [BOUND_BLOCK][head_dim] */
+    struct bound_correction corrections[BOUND_BLOCK];
     double ds_norm[BOUND_BLOCK]; /* sum over keys of |ds| and its error */
     double sink_value[BOUND_BLOCK], sink_error[BOUND_BLOCK];
 };
@@ -56,10 +81,31 @@ struct bound_gradient_block {
 bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
+/* The derivative of softcap, 1 - tanh^2, of a score of the block, and its error. */
+struct bound_slope {
+    double value, error, bias, sigma;
+};
+struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                                  int64_t at);
+/* Half a unit of p's storage format. p comes normalised, so its binade is known; the dropout multiplier may come
+ * before or after. */
+double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop);
+
+/* ATTEST_DELTA_CORRECTED. row: with the errors of the provisional delta, replaced by those of the corrected one;
+ * exact: with those of a sum of p dp in fp32. Writes the row's dq and correction. */
+bool bound_take_correction(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
+void bound_correct_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
+                       const struct bound_view *v, const struct bound_row *exact, struct bound_row *row);
+/* Sums of the block's weights and k: value, absolute, error, variance and bias of `dq`. */
+void bound_corrected_dq(const struct bound_gradient_head *g, struct bound_gradient_block *block,
+                        struct bound_terms *dq);
+
 /* Adds the block's dx to dbias and its sink terms to dsink, where these have memory. */
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
                     struct bound_terms *dbias, struct bound_terms *dsink);
 /* Moves dk and dv of this query head to the group's, with the rounding between if the recipe has one. */
 void bound_end_head(struct bound_gradient_head *g);
+
+#define BOUND_ORACLE_SHARE 0x1p-26 /* of any bound of section 6 that the oracle's own error may be (section 8) */
 
 #endif

@@ -15,7 +15,7 @@ enum { BOUND_BLOCK = 32 }; /* rows of a block */
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {
-    void *blocks[128];
+    void *blocks[160];
     int count;
     bool failed; /* an allocation failed; its NULL must not be used */
 };

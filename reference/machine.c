@@ -33,6 +33,7 @@ static struct ref_machine oracle_machine(void)
                                 .p.overflow = INFINITY,
                                 .p_dv.overflow = INFINITY,
                                 .p_ds.overflow = INFINITY,
+                                .p_dq.overflow = INFINITY,
                                 .ds.overflow = INFINITY,
                                 .dk_heads.overflow = INFINITY,
                                 .dv_heads.overflow = INFINITY};
@@ -65,12 +66,14 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.log_error = 0x1p-22;
     m.tile_k = recipe->tile_k;
     m.rescales = true;
-    m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O;
+    m.corrects_delta = recipe->delta == ATTEST_DELTA_CORRECTED && !p->external_lse;
+    m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
     if (recipe->round_p) m.p = rounding_to(p->v.dtype);
     if (recipe->round_p && p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype);
+    if (recipe->round_p && m.corrects_delta) m.p_dq = rounding_to(p->k.dtype);
     if (recipe->round_ds) m.ds = rounding_to(p->q.dtype);
     fold_factors(p, &m.ds);
     if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {

@@ -29,9 +29,10 @@ struct ref_machine {
     int64_t tile_k;   /* 0: one rescaling per key */
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
+    bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
-    struct ref_rounding p, p_dv, p_ds, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
+    struct ref_rounding p, p_dv, p_ds, p_dq, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
 };
 
 /* recipe NULL: the oracle. */

@@ -39,7 +39,7 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_MMA \
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
 
-static const struct attest_recipe kernel_recipes[] = {
+const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "forward", PORTABLE_MMA},
     {.name = "backward", PORTABLE_MMA},
     {.name = "forward_fp32", PORTABLE_FP32},
@@ -62,4 +62,4 @@ static const struct attest_recipe *find(const struct attest_recipe *recipes, con
 
 const struct attest_recipe *ref_recipe(const char *name) { return find(ref_recipes, name); }
 
-const struct attest_recipe *ref_kernel_recipe(const char *kernel) { return find(kernel_recipes, kernel); }
+const struct attest_recipe *ref_kernel_recipe(const char *kernel) { return find(ref_kernel_recipes, kernel); }

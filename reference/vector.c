@@ -17,8 +17,8 @@ void ref_pack(int64_t k, int64_t n, const double *b, int64_t b_row, int64_t b_co
 
 #define TABLE_OF(suffix, label)                                                                                    \
     {                                                                                                              \
-        label, gemm_##suffix, max_##suffix, exp_sum_##suffix, dot_##suffix, scale_##suffix, multiply_##suffix,      \
-            multiply_shifted_##suffix                                                                              \
+        label, gemm_##suffix, max_##suffix, exp_sum_##suffix, dot_##suffix, dot_distance_##suffix,                 \
+            dot_square_##suffix, scale_##suffix, multiply_##suffix, multiply_shifted_##suffix                      \
     }
 
 /* The exponentials are those of glibc's libmvec, by their names in the vector ABI. */

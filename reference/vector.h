@@ -35,6 +35,8 @@ struct ref_vector {
      * double; returns the sum. A NaN stays one and reaches the sum. */
     double (*exp_sum)(int64_t n, double shift, double *x);
     double (*dot)(int64_t n, const double *x, const double *y);
+    double (*dot_distance)(int64_t n, const double *x, const double *y, double shift); /* sum x |y - shift| */
+    double (*dot_square)(int64_t n, const double *x, const double *y, double shift);   /* sum x (y - shift)^2 */
     void (*scale)(int64_t n, double factor, double *x);            /* x = factor x */
     void (*multiply)(int64_t n, const double *y, double *x);       /* x = y x */
     void (*multiply_shifted)(int64_t n, const double *y, double shift, double *x); /* x = y (x - shift) */

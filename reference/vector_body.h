@@ -113,6 +113,26 @@ static double NAME(dot)(int64_t n, const double *x, const double *y)
     return NAME(sum)(sum);
 }
 
+static double NAME(dot_distance)(int64_t n, const double *x, const double *y, double shift)
+{
+    NAME(vector) sum = {0};
+    for (int64_t i = 0; i < n; i += LANES) {
+        const NAME(vector) d = NAME(load)(y + i) - shift;
+        sum = VECTOR_FMA(NAME(load)(x + i), NAME(select)(d < 0.0, -d, d), sum);
+    }
+    return NAME(sum)(sum);
+}
+
+static double NAME(dot_square)(int64_t n, const double *x, const double *y, double shift)
+{
+    NAME(vector) sum = {0};
+    for (int64_t i = 0; i < n; i += LANES) {
+        const NAME(vector) d = NAME(load)(y + i) - shift;
+        sum = VECTOR_FMA(NAME(load)(x + i) * d, d, sum);
+    }
+    return NAME(sum)(sum);
+}
+
 static void NAME(scale)(int64_t n, double factor, double *x)
 {
     for (int64_t i = 0; i < n; i += LANES) NAME(store)(x + i, factor * NAME(load)(x + i));

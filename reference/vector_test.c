@@ -84,15 +84,19 @@ Test(vector, rows_are_scaled_multiplied_shifted_and_summed)
     enum { N = 3 * REF_PANEL };
     FOR_EACH_VARIANT(v)
     {
-        double x[N], y[N], z[N], largest = -INFINITY, dot = 0, dot_abs = 0;
+        double x[N], y[N], z[N], largest = -INFINITY, dot = 0, dot_abs = 0, distance = 0, square = 0, size = 0;
         for (int i = 0; i < N; ++i) {
             x[i] = uniform(-5, 5), y[i] = uniform(-5, 5);
             if (x[i] > largest) largest = x[i];
             dot += x[i] * y[i], dot_abs += fabs(x[i] * y[i]);
+            distance += x[i] * fabs(y[i] - 0.25), square += x[i] * (y[i] - 0.25) * (y[i] - 0.25);
+            size += fabs(x[i]) * (1 + fabs(y[i])) * (1 + fabs(y[i]));
         }
         cr_assert(v->max(N, x) == largest);
         cr_assert(v->max(0, x) == -INFINITY);
         cr_assert(fabs(v->dot(N, x, y) - dot) <= 2 * N * 0x1p-53 * dot_abs);
+        cr_assert(fabs(v->dot_distance(N, x, y, 0.25) - distance) <= 2 * N * 0x1p-53 * size);
+        cr_assert(fabs(v->dot_square(N, x, y, 0.25) - square) <= 2 * N * 0x1p-53 * size);
         for (int i = 0; i < N; ++i) z[i] = x[i];
         v->scale(N, 1.5, z);
         for (int i = 0; i < N; ++i) cr_assert(z[i] == 1.5 * x[i]);
