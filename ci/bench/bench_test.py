@@ -96,6 +96,7 @@ class Text(unittest.TestCase):
                          ("-", "-", "-", "-"))
         self.assertEqual(cells["FA2"], "2.750 ±0.2%")
         sentence = self.record["rows"][1]["runs"]["attest"]["refused"]
+        self.record["rows"].append(self.record["rows"][1])
         self.assertEqual(report.text(self.record).count(sentence), 1)
 
     def test_nan_is_shown(self):
@@ -134,7 +135,7 @@ class Command(unittest.TestCase):
             self.assertEqual(out, report.text(bench.recorded(RECORD)))
             self.assertEqual(bench.recorded(again), bench.recorded(RECORD))
             texts = [t.strip() for t in xml.etree.ElementTree.parse(svg).getroot().itertext()]
-        for words in ("forward, head_dim 64, full", "backward, head_dim 64, full", "attest", "cuDNN", "TFLOP/s", "2048"):
+        for words in ("forward, head_dim 64, full", "backward, head_dim 64, full", "attest", "cuDNN", "TFLOP/s"):
             self.assertIn(words, texts)
 
     def test_heights_of_bars(self):
@@ -147,10 +148,16 @@ class Command(unittest.TestCase):
         record = bench.recorded(RECORD)
         forward = record["rows"][0]
         refused = {"refused": "too long"}
-        record["rows"].append({**forward, "seqlen_q": 8192, "seqlen_k": 8192, "runs": {**forward["runs"], "FA2": refused}})
+        record["rows"].append({**forward, "seqlen_q": 8192, "seqlen_k": 8192,
+                               "runs": {**forward["runs"], "FA2": refused}})
         script = picture.script(record, "x.svg")
         self.assertRegex(script, r'"8192" \S+ NaN \S+ \S+\n')
         self.assertEqual(script.count('title "attest"'), 1)  # not in the panel of backward, where it has no time
+
+    def test_paths_are_those_of_the_user(self):
+        with mock.patch.dict(os.environ, {"BUILD_WORKING_DIRECTORY": "/home/me"}):
+            chosen = bench.options(["--json", "a.json", "--from", "/tmp/b.json"])
+        self.assertEqual((chosen.json, chosen.source), ("/home/me/a.json", "/tmp/b.json"))
 
     def test_bad_arguments(self):
         for arguments, words in [(("--from", "/nowhere.json"), "No such file"), (("--table", "wide"), "invalid choice"),
@@ -211,6 +218,10 @@ class LibraryFunctions(unittest.TestCase):
     def test_refusal_is_a_sentence(self):
         with self.assertRaisesRegex(ours.Refused, "head_dim"):
             ours.Plan(self.library, ours.REFERENCE, "bf16", (1, 1, 3, 3, 1000, False), "forward")
+        plan = ours.Plan(self.library, ours.REFERENCE, "bf16", self.SHAPE, "forward")
+        with self.assertRaisesRegex(ours.Refused, "q"):
+            plan.run({})
+        plan.destroy()
 
 
 class HostMemory:
@@ -263,7 +274,7 @@ class Measuring(unittest.TestCase):
     @mock.patch.multiple(measure, FLUSH_BYTES=4096, COPY_BYTES=4096, DRAWN=500)
     @mock.patch.object(peers, "load", lambda: None)
     @mock.patch.object(ours, "CUDA", 1)  # the simulated GPU
-    def measure(self):
+    def measured(self):
         memory = HostMemory()
         record = measure.measure(memory, ours.Library(bench.library_path()), "tiny", "bf16", self.SHAPES, 3,
                                  lambda shape: None)
@@ -271,7 +282,7 @@ class Measuring(unittest.TestCase):
         return record
 
     def test_on_the_simulated_gpu(self):
-        record = self.measure()
+        record = self.measured()
         self.assertEqual([(r["seqlen_k"], r["direction"]) for r in record["rows"]],
                          [(24, "forward"), (24, "backward"), (40, "forward"), (40, "backward")])
         for r in record["rows"]:
@@ -284,13 +295,22 @@ class Measuring(unittest.TestCase):
                 self.assertTrue(0 <= error < 2**-6, run["errors"])
         self.assertIn("its kernels here: forward", report.text(record))
 
+    @mock.patch.object(measure, "FLUSH_BYTES", 4096)
+    @mock.patch.object(peers, "load", lambda: None)
+    def test_the_last_head_lies_last(self):
+        shape = self.SHAPES[0]
+        buffers = measure.Bench(HostMemory(), ours.Library(bench.library_path()), "bf16", [shape])
+        k = ctypes.string_at(buffers.pointers["k"], measure.tensor_bytes("k", shape))
+        self.assertEqual(bytes(buffers.last_head("k", shape)), k[-24 * 16 * 2:])
+        self.assertEqual(len(buffers.last_head("lse", shape)), 24 * 4)
+
     def test_a_run_that_writes_nothing_is_nan(self):
         with mock.patch.object(ours.Plan, "run", lambda *arguments: None), \
              mock.patch.object(ours, "oracle", lambda library, dtype, seqlen_q, seqlen_k, head_dim, causal, inputs: {
                  name: (ctypes.c_float * (seqlen_q if name == "lse" else head_dim *
                                           (seqlen_q if name in ("o", "dq") else seqlen_k)))(*[1])
                  for name in ("o", "lse", "dq", "dk", "dv")}):
-            record = self.measure()
+            record = self.measured()
         self.assertTrue(all(map(math.isnan, record["rows"][0]["runs"]["attest"]["errors"].values())))
 
 

@@ -11,7 +11,7 @@ BACKENDS = {"FA2": "FLASH_ATTENTION", "memeff": "EFFICIENT_ATTENTION", "cuDNN": 
 def load():
     """The module torch, or None."""
     try:
-        import torch
+        import torch.nn.attention
     except ImportError:
         return None
     return torch if torch.cuda.is_available() else None

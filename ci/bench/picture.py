@@ -29,7 +29,8 @@ def script(record, path):
         names = [name for name in report.NAMES if any(report.has_time(row, name) for row in rows)]
         lines.append("$data << END")
         for row in rows:
-            speeds = [f"{report.tflops_per_s(row, name):.6g}" if report.has_time(row, name) else "NaN" for name in names]
+            speeds = [f"{report.tflops_per_s(row, name):.6g}" if report.has_time(row, name) else "NaN"
+                      for name in names]
             lines.append(" ".join([quoted(report.shape_cells(row)[2])] + speeds))
         lines.append("END")
         lines.append("set title " + quoted(f"{direction}, head_dim {head_dim}, {'causal' if causal else 'full'}"))

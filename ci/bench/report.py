@@ -112,7 +112,7 @@ def refusals(rows, names):
     for row in rows:
         for name in names:
             sentence = row["runs"].get(name, {}).get("refused")
-            line = f"{name} - : {sentence}"
+            line = f"- of {name}: {sentence}"
             if sentence and line not in sentences:
                 sentences.append(line)
     return sentences

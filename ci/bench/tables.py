@@ -1,4 +1,4 @@
-"""The shapes that are timed, as data: (batch, heads, seqlen_q, seqlen_k, head_dim, causal), each forward and backward."""
+"""The shapes that are timed, as data: (batch, heads, seqlen_q, seqlen_k, head_dim, causal)."""
 
 # Long sequences: batch * seqlen = 16384, heads * head_dim = 2048.
 LONG = [
