@@ -14,6 +14,7 @@
 struct implementation {
     const char *name;
     const struct attest_recipe *recipe; /* NULL: judged by the oracle's own bound */
+    const struct attest_recipe *backward_recipe; /* of gradients; NULL: the same. A run may set both: bounds follow it */
     int mutant;                         /* 0: honest; see mutants.h */
     enum attest_status (*forward)(const struct implementation *self, const struct attest_problem *p,
                                   const struct attest_forward_args *a);

@@ -101,6 +101,11 @@ static bool is_nothing(const struct prop_case *c, enum ref_tensor t, int64_t ind
     return !case_row_exists(c, t == REF_DK || t == REF_DV, index / (e[1] * e[2]));
 }
 
+const struct attest_recipe *outcome_backward_recipe(const struct implementation *self)
+{
+    return self->backward_recipe != NULL ? self->backward_recipe : self->recipe;
+}
+
 static int run_bounds(struct outcome *out, const struct implementation *self, struct prop_context *context)
 {
     struct prop_case *c = out->c;
@@ -109,7 +114,7 @@ static int run_bounds(struct outcome *out, const struct implementation *self, st
         if (out->value[t] != NULL) bounds[t].bound = out->bound[t] = case_doubles(c, count_of(c, (enum ref_tensor)t));
     if (has_forward(c) && ref_bound_forward(&c->p, &c->a.forward, self->recipe, &bounds[REF_O], &bounds[REF_LSE], 1))
         return fails(context, FAILS_ORACLE, "no bound of forward");
-    if (c->backward && ref_bound_backward(&c->p, &c->a, self->recipe, bounds, 1))
+    if (c->backward && ref_bound_backward(&c->p, &c->a, outcome_backward_recipe(self), bounds, 1))
         return fails(context, FAILS_ORACLE, "no bound of backward");
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         for (int64_t i = 0; out->bound[t] != NULL && i < count_of(c, (enum ref_tensor)t); ++i)

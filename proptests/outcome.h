@@ -22,6 +22,9 @@ enum { BITS_ONLY = 0, WITH_BOUNDS = 1 };
 int outcome_run(struct outcome *out, struct prop_case *c, const struct implementation *self, int bounds,
                 struct prop_context *context);
 
+/* Of the implementation's gradients. */
+const struct attest_recipe *outcome_backward_recipe(const struct implementation *self);
+
 /* Elements of a tensor: [0] rows or batch, heads, ... */
 void outcome_extents(const struct prop_case *c, enum ref_tensor t, int64_t extents[4]);
 

@@ -36,7 +36,7 @@ static int add_statistics(struct outcome *got, const struct implementation *self
     const struct attest_forward_args *f = &c->a.forward;
     if (got->value[REF_O] && ref_bound_forward(&c->p, f, self->recipe, &bounds[REF_O], &bounds[REF_LSE], 1))
         return fails(context, FAILS_ORACLE, "no bound of forward");
-    if (c->backward && ref_bound_backward(&c->p, &c->a, self->recipe, bounds, 1))
+    if (c->backward && ref_bound_backward(&c->p, &c->a, outcome_backward_recipe(self), bounds, 1))
         return fails(context, FAILS_ORACLE, "no bound of backward");
     return TRIAL_PASSES;
 }
@@ -63,6 +63,8 @@ static int judge(const struct outcome *got, const struct outcome *want, enum ref
     ref_judge(&c->p, &c->a.forward, t, result_of(c, t), want->value[t], bound, bound->sigma != NULL, &r);
     context->tensors += 1;
     context->overflows += r.overflow_count > 0;
+    context->judged[t] += 1;
+    context->proven[t] += r.verdict == REF_PASS;
     if (!(r.use <= context->use[t])) context->use[t] = r.use;
     if (r.verdict != REF_FAIL) return TRIAL_PASSES;
     const int64_t *at = r.use_index;
