@@ -26,8 +26,7 @@ static bool forward_fp32_takes(const struct attest_problem *p, char *why, size_t
     const struct {
         const char *field;
         int32_t dtype;
-    } absent[] = {{"dq", p->dq.dtype}, {"bias", p->bias.dtype}, {"mask", p->mask.dtype},
-                  {"block_mask", p->block_mask.dtype}};
+    } absent[] = {{"bias", p->bias.dtype}, {"mask", p->mask.dtype}, {"block_mask", p->block_mask.dtype}};
     for (size_t i = 0; i < sizeof absent / sizeof *absent; ++i)
         if (absent[i].dtype != ATTEST_ABSENT)
             return refuse(why, bytes, "%s.dtype = %d, but must be absent", absent[i].field, (int)absent[i].dtype);
@@ -46,6 +45,10 @@ static bool forward_fp32_takes(const struct attest_problem *p, char *why, size_t
 
 const struct forward_kernel forward_kernels[] = {
     {"forward_fp32", forward_fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda)},
+    {0},
+};
+
+const struct backward_kernel backward_kernels[] = {
     {0},
 };
 

@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 typedef int forward_launcher(const struct forward_params *params, void *stream);
+typedef int backward_launcher(const struct backward_params *params, void *stream);
 typedef int merge_launcher(const struct merge_params *params, void *stream);
 
 struct forward_kernel {
@@ -26,13 +27,21 @@ struct forward_kernel {
     forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
 };
 
+struct backward_kernel {
+    const char *name; /* as above */
+    bool (*takes)(const struct attest_problem *p, char *why, size_t why_bytes);
+    size_t (*workspace_bytes)(const struct attest_problem *p);
+    backward_launcher *sim, *cuda;
+};
+
 struct merge_kernel {
     const char *name; /* as above */
     merge_launcher *sim, *cuda;
 };
 
-/* Ends with name == NULL. The first that takes a problem runs it. */
+/* Each ends with name == NULL. The first that takes a problem runs it. */
 extern const struct forward_kernel forward_kernels[];
+extern const struct backward_kernel backward_kernels[];
 extern const struct merge_kernel merge_kernel;
 
 /* The launchers, for tests that compare machines. */

@@ -284,19 +284,23 @@ struct attest_recipe {
 
 struct attest_plan;
 
-/* Checks `problem` and picks a kernel. Reads host values only.
+/* Checks `problem` and picks a kernel for each of its passes. Reads host values only.
  * Errors   INVALID with a sentence naming field, value and range; UNSUPPORTED with the failed condition;
  *          *plan is NULL after an error. */
 ATTEST_API enum attest_status attest_plan_create(const struct attest_problem *problem, struct attest_plan **plan);
 ATTEST_API void attest_plan_destroy(struct attest_plan *plan); /* NULL is allowed */
 
-/* Bytes of workspace that a forward and a backward run of this plan need; aligned to 256. */
+/* Bytes of workspace that a forward and a backward run of this plan need: device memory that begins at a multiple of
+ * 256, overlaps nothing of the run and is the run's own until it ends. What it holds before does not matter. */
 ATTEST_API enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t *forward_bytes,
                                                     size_t *backward_bytes);
 
-/* Name and recipe of what a run of this plan executes; they live as long as the library. NULL of NULL. */
+/* Name and recipe of what a forward run of this plan executes, and of a backward run; they live as long as the library.
+ * NULL of NULL, and where the problem does not have the pass. */
 ATTEST_API const char *attest_plan_kernel(const struct attest_plan *plan);
 ATTEST_API const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan);
+ATTEST_API const char *attest_plan_backward_kernel(const struct attest_plan *plan);
+ATTEST_API const struct attest_recipe *attest_plan_backward_recipe(const struct attest_plan *plan);
 
 /* o = softmax(x) v row by row, and lse, as lib/contract.md section 1 says.
  * Empty    a query that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink_h).
@@ -310,7 +314,8 @@ ATTEST_API const struct attest_recipe *attest_plan_recipe(const struct attest_pl
 ATTEST_API enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
                                                  void *workspace, size_t workspace_bytes, void *stream);
 
-/* dq, dk, dv and, where asked for, dbias and dsink, as lib/contract.md section 3 says. */
+/* dq, dk, dv and, where asked for, dbias and dsink, as lib/contract.md section 3 says. Aliasing, stream and errors are
+ * those of attest_run_forward. */
 ATTEST_API enum attest_status attest_run_backward(const struct attest_plan *plan,
                                                   const struct attest_backward_args *args, void *workspace,
                                                   size_t workspace_bytes, void *stream);

@@ -20,9 +20,10 @@ bool attest_check_plan(const struct attest_plan *plan);
 /* Host values only. */
 bool attest_check_problem(const struct attest_problem *p);
 
-/* Pointers of one pass of a checked problem: there, aligned, outputs apart from all else. For a forward
- * pass only a->forward is looked at. */
-bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass);
+/* Pointers of one pass of a checked problem: there, aligned, outputs and workspace apart from all else. For
+ * a forward pass only a->forward is looked at. */
+bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass,
+                       const void *workspace, size_t workspace_bytes);
 
 /* cu_seqlens and seqused, where the host can read them (device REFERENCE). */
 bool attest_check_lengths(const struct attest_problem *p, const struct attest_forward_args *a);

@@ -15,7 +15,7 @@ struct region {
     struct attest_axis axes[4];
 };
 
-enum { MAX_REGIONS = ATTEST_NUM_TENSORS + 10 };
+enum { MAX_REGIONS = ATTEST_NUM_TENSORS + 11 };
 
 struct regions {
     int count;
@@ -151,7 +151,8 @@ static bool check_reserved(const struct attest_forward_args *f)
            must_be_null("block_table", f->block_table);
 }
 
-bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass)
+bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass,
+                       const void *workspace, size_t workspace_bytes)
 {
     struct regions all = {0};
     if ((pass == ATTEST_BACKWARD && !must_be_zero(a->reserved0)) || !check_reserved(&a->forward) ||
@@ -162,7 +163,7 @@ bool attest_check_args(const struct attest_problem *p, const struct attest_backw
         !add_optional(&all, "dsink", a->dsink, true, p->num_heads_q, sizeof(float))) {
         return false;
     }
-    return check_apart(&all);
+    return add_array(&all, "workspace", workspace, true, (int64_t)workspace_bytes, 1) && check_apart(&all);
 }
 
 static bool check_element(const char *array, int64_t b, int64_t value, int64_t low, int64_t high)

@@ -28,6 +28,16 @@ bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_for
     return is_accepted(cuda_leave(previous)) && is_accepted(code);
 }
 
+bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,
+                          void *stream)
+{
+    const struct backward_params params = backward_params_of(&plan->problem, a, workspace);
+    int previous;
+    if (!is_accepted(cuda_enter(plan->problem.device_ordinal, &previous))) return false;
+    const int code = plan->backward->cuda(&params, stream);
+    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+}
+
 bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
 {
     const struct merge_params params = merge_params_of(a);
@@ -42,6 +52,13 @@ bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
 bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_forward_args *a, void *stream)
 {
     (void)plan, (void)a, (void)stream;
+    return attest_check_cuda();
+}
+
+bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,
+                          void *stream)
+{
+    (void)plan, (void)a, (void)workspace, (void)stream;
     return attest_check_cuda();
 }
 

@@ -97,10 +97,41 @@ Test(devices, a_finding_is_a_device_error)
 {
     static struct buffers b;
     const struct forward_kernel lazy = {.name = "lazy", .sim = launch_nothing};
-    struct attest_plan plan = {.problem = kernel_problem(ATTEST_SIM), .forward = &lazy, .kernel = "lazy"};
+    struct attest_plan plan = {.problem = kernel_problem(ATTEST_SIM), .forward = &lazy};
     fill_buffers(&b);
     cr_assert_eq(attest_run_forward(&plan, &b.args.forward, NULL, 0, NULL), ATTEST_DEVICE_ERROR);
     cr_assert(strlen(attest_last_error()) > 20, "%s", attest_last_error());
+}
+
+static int launch_nothing_backward(const struct backward_params *params, void *stream)
+{
+    (void)params, (void)stream;
+    return 0;
+}
+
+/* Of a plan whose backward pass needs 256 bytes. */
+static void run_lazy_backward(struct buffers *b, void *workspace, size_t bytes, enum attest_status status,
+                              const char *text)
+{
+    const struct backward_kernel lazy = {.name = "lazy", .sim = launch_nothing_backward};
+    struct attest_plan plan = {.problem = whole_problem(), .backward = &lazy, .backward_pass = {"lazy", NULL, 256}};
+    plan.problem.device = ATTEST_SIM;
+    cr_assert_eq(attest_run_backward(&plan, &b->args, workspace, bytes, NULL), status, "%s", attest_last_error());
+    cr_assert(strstr(attest_last_error(), text) != NULL, "\"%s\" is not in \"%s\"", text, attest_last_error());
+}
+
+Test(devices, a_workspace_is_checked)
+{
+    static struct buffers b;
+    static _Alignas(256) char workspace[512];
+    fill_buffers(&b);
+    run_lazy_backward(&b, workspace, 255, ATTEST_INVALID, "workspace_bytes = 255, but must be at least 256");
+    run_lazy_backward(&b, NULL, 256, ATTEST_INVALID, "workspace = NULL, but must point to workspace_bytes = 256 bytes");
+    run_lazy_backward(&b, workspace + 16, 496, ATTEST_INVALID, ", but must be a multiple of 256");
+    b.args.dq = workspace + 252;
+    run_lazy_backward(&b, workspace, 256, ATTEST_INVALID, "but must not overlap");
+    b.args.dq = b.dq;
+    run_lazy_backward(&b, workspace, 256, ATTEST_DEVICE_ERROR, "dq");
 }
 
 /* Host-readable lengths are checked on the simulated GPU, too. */

@@ -70,6 +70,8 @@ Test(library, says_what_it_is)
     cr_assert_eq(backward_bytes, 0);
     cr_assert_str_eq(attest_plan_kernel(plan), "reference");
     cr_assert_str_eq(attest_plan_recipe(plan)->name, "fp32");
+    cr_assert_str_eq(attest_plan_backward_kernel(plan), "reference");
+    cr_assert_str_eq(attest_plan_backward_recipe(plan)->name, "fp32");
     attest_plan_destroy(plan);
     attest_plan_destroy(NULL);
 }

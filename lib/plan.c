@@ -9,34 +9,61 @@
 #include "lib/run.h"
 #include "reference/bounds.h"
 
-/* The first of the table that takes the problem; else why the last does not. */
-static bool pick_kernel(struct attest_plan *plan)
+static bool refuse_pass(const char *pass, const char *why)
 {
-    char why[256] = "";
-    if (plan->problem.device == ATTEST_CUDA && !attest_check_cuda()) return false;
+    return attest_refuse(ATTEST_UNSUPPORTED, "no kernel takes the problem%s: %s", pass, why);
+}
+
+/* The first of the table that takes the problem; else why the last does not. */
+static bool pick_forward(struct attest_plan *plan)
+{
+    char why[256] = "there is none";
     for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
         if (!k->takes(&plan->problem, why, sizeof why)) continue;
         plan->forward = k;
-        plan->kernel = k->name;
-        plan->recipe = ref_kernel_recipe(k->name);
+        plan->forward_pass = (struct attest_pass_plan){k->name, ref_kernel_recipe(k->name), 0};
         return true;
     }
-    return attest_refuse(ATTEST_UNSUPPORTED, "no kernel takes the problem: %s", why);
+    return refuse_pass("", why);
+}
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + ATTEST_WORKSPACE_ALIGNMENT - 1) / ATTEST_WORKSPACE_ALIGNMENT * ATTEST_WORKSPACE_ALIGNMENT;
+}
+
+static bool pick_backward(struct attest_plan *plan)
+{
+    char why[256] = "there is none";
+    for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
+        if (!k->takes(&plan->problem, why, sizeof why)) continue;
+        const size_t bytes = round_up(k->workspace_bytes(&plan->problem));
+        plan->backward = k;
+        plan->backward_pass = (struct attest_pass_plan){k->name, ref_kernel_recipe(k->name), bytes};
+        return true;
+    }
+    return refuse_pass("'s backward pass", why);
 }
 
 static bool pick(struct attest_plan *plan)
 {
-    if (plan->problem.device != ATTEST_REFERENCE) return pick_kernel(plan);
-    plan->forward = NULL;
-    plan->kernel = "reference";
-    plan->recipe = ref_recipe("fp32"); /* it rounds only at the end: the strictest of the bounds covers it */
-    return true;
+    const bool has_forward = plan->problem.o.dtype != ATTEST_ABSENT;
+    const bool has_backward = plan->problem.dq.dtype != ATTEST_ABSENT;
+    /* The reference device rounds only at the end: the strictest of the bounds covers it. */
+    const struct attest_pass_plan reference = {"reference", ref_recipe("fp32"), 0};
+    if (plan->problem.device == ATTEST_REFERENCE) {
+        if (has_forward) plan->forward_pass = reference;
+        if (has_backward) plan->backward_pass = reference;
+        return true;
+    }
+    if (plan->problem.device == ATTEST_CUDA && !attest_check_cuda()) return false;
+    return (!has_forward || pick_forward(plan)) && (!has_backward || pick_backward(plan));
 }
 
 static bool make_plan(const struct attest_problem *problem, struct attest_plan *plan)
 {
     if (!attest_check_struct("problem", problem, sizeof *problem)) return false;
-    plan->problem = *problem;
+    *plan = (struct attest_plan){.problem = *problem};
     plan->problem.struct_size = sizeof *problem;
     return attest_check_problem(&plan->problem) && pick(plan);
 }
@@ -79,16 +106,27 @@ enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t 
                       forward_bytes == NULL ? "forward_bytes" : "backward_bytes");
         return attest_refused_status();
     }
-    *forward_bytes = *backward_bytes = 0; /* forward_fp32 needs none, the reference device allocates for itself */
+    *forward_bytes = plan->forward_pass.workspace_bytes;
+    *backward_bytes = plan->backward_pass.workspace_bytes;
     return ATTEST_OK;
 }
 
 const char *attest_plan_kernel(const struct attest_plan *plan)
 {
-    return attest_check_plan(plan) ? plan->kernel : NULL;
+    return attest_check_plan(plan) ? plan->forward_pass.kernel : NULL;
 }
 
 const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
 {
-    return attest_check_plan(plan) ? plan->recipe : NULL;
+    return attest_check_plan(plan) ? plan->forward_pass.recipe : NULL;
+}
+
+const char *attest_plan_backward_kernel(const struct attest_plan *plan)
+{
+    return attest_check_plan(plan) ? plan->backward_pass.kernel : NULL;
+}
+
+const struct attest_recipe *attest_plan_backward_recipe(const struct attest_plan *plan)
+{
+    return attest_check_plan(plan) ? plan->backward_pass.recipe : NULL;
 }

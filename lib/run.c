@@ -4,10 +4,16 @@
 #include "lib/plan.h"
 #include "lib/run.h"
 
-static bool check_workspace(const void *workspace, size_t bytes)
+static bool check_workspace(const void *workspace, size_t bytes, size_t needed)
 {
-    if (workspace != NULL || bytes == 0) return true;
-    return attest_refuse(ATTEST_INVALID, "workspace = NULL, but must point to workspace_bytes = %zu bytes", bytes);
+    if (bytes < needed)
+        return attest_refuse(ATTEST_INVALID, "workspace_bytes = %zu, but must be at least %zu", bytes, needed);
+    if (workspace == NULL && bytes > 0)
+        return attest_refuse(ATTEST_INVALID, "workspace = NULL, but must point to workspace_bytes = %zu bytes", bytes);
+    if ((uintptr_t)workspace % ATTEST_WORKSPACE_ALIGNMENT != 0 && needed > 0)
+        return attest_refuse(ATTEST_INVALID, "workspace = %p, but must be a multiple of %d", workspace,
+                             ATTEST_WORKSPACE_ALIGNMENT);
+    return true;
 }
 
 static bool check_pass(const char *field, int32_t dtype, const char *pass)
@@ -36,11 +42,11 @@ static bool forward(const struct attest_plan *plan, const struct attest_forward_
                     size_t workspace_bytes, void *stream)
 {
     if (!attest_check_plan(plan) || !check_pass("o", plan->problem.o.dtype, "forward") ||
-        !attest_check_struct("args", args, sizeof *args) || !check_workspace(workspace, workspace_bytes)) {
+        !attest_check_struct("args", args, sizeof *args) || !check_workspace(workspace, workspace_bytes, 0)) {
         return false;
     }
     const struct attest_backward_args a = {.forward = *args};
-    return attest_check_args(&plan->problem, &a, ATTEST_FORWARD) && check_lengths(&plan->problem, args) &&
+    return attest_check_args(&plan->problem, &a, ATTEST_FORWARD, NULL, 0) && check_lengths(&plan->problem, args) &&
            run_forward(plan, args, stream);
 }
 
@@ -53,17 +59,27 @@ static bool check_inner_struct(const struct attest_backward_args *args)
                          "args.forward.struct_size = %zu, but must be %zu: use its INIT macro", size, known);
 }
 
-/* No kernel takes a problem with a backward pass yet, so a plan that has one is the reference device's. */
-static bool backward(const struct attest_plan *plan, const struct attest_backward_args *args, const void *workspace,
-                     size_t workspace_bytes)
+static bool run_backward(const struct attest_plan *plan, const struct attest_backward_args *args, void *workspace,
+                         void *stream)
+{
+    switch (plan->problem.device) {
+    case ATTEST_CUDA: return attest_cuda_backward(plan, args, workspace, stream);
+    case ATTEST_SIM: return attest_sim_backward(plan, args, workspace, stream);
+    default: return attest_reference_backward(&plan->problem, args);
+    }
+}
+
+static bool backward(const struct attest_plan *plan, const struct attest_backward_args *args, void *workspace,
+                     size_t workspace_bytes, void *stream)
 {
     if (!attest_check_plan(plan) || !check_pass("dq", plan->problem.dq.dtype, "backward") ||
-        !attest_check_struct("args", args, sizeof *args) || !check_inner_struct(args) ||
-        !check_workspace(workspace, workspace_bytes)) {
+        !attest_check_struct("args", args, sizeof *args) || !check_inner_struct(args)) {
         return false;
     }
-    return attest_check_args(&plan->problem, args, ATTEST_BACKWARD) && check_lengths(&plan->problem, &args->forward) &&
-           attest_reference_backward(&plan->problem, args);
+    const size_t needed = plan->backward_pass.workspace_bytes;
+    return check_workspace(workspace, workspace_bytes, needed) &&
+           attest_check_args(&plan->problem, args, ATTEST_BACKWARD, workspace, needed) &&
+           check_lengths(&plan->problem, &args->forward) && run_backward(plan, args, workspace, stream);
 }
 
 enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
@@ -75,6 +91,5 @@ enum attest_status attest_run_forward(const struct attest_plan *plan, const stru
 enum attest_status attest_run_backward(const struct attest_plan *plan, const struct attest_backward_args *args,
                                        void *workspace, size_t workspace_bytes, void *stream)
 {
-    (void)stream;
-    return backward(plan, args, workspace, workspace_bytes) ? ATTEST_OK : attest_refused_status();
+    return backward(plan, args, workspace, workspace_bytes, stream) ? ATTEST_OK : attest_refused_status();
 }

@@ -21,40 +21,68 @@ static void cut_to_sequences(const struct attest_problem *p, const struct attest
     *first = p->batch > 0 ? starts[0] * rows->stride : 0;
 }
 
-static bool map_tensor(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_forward_args *a,
-                       const struct attest_tensor_kind *kind)
+static bool map_tensor(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_backward_args *a,
+                       const struct attest_tensor_kind *kind, enum attest_pass pass)
 {
     struct attest_layout layout = attest_layout_of(p, kind);
     const char *data;
     int64_t first = 0, shape[5], stride[5];
-    memcpy(&data, (const char *)a + (kind->in_args - offsetof(struct attest_backward_args, forward)), sizeof data);
+    memcpy(&data, (const char *)a + kind->in_args, sizeof data);
     if (p->ragged && (kind->shape == ATTEST_ROWS || kind->shape == ATTEST_SCALARS))
-        cut_to_sequences(p, a, kind->is_k, &layout.axes[0], &first);
+        cut_to_sequences(p, &a->forward, kind->is_k, &layout.axes[0], &first);
     if (attest_layout_is_empty(&layout)) return true;
     for (int i = 0; i < layout.num_axes; ++i) shape[i] = layout.axes[i].count, stride[i] = layout.axes[i].stride;
     shape[layout.num_axes] = layout.inner, stride[layout.num_axes] = 1;
     return sim_map_tensor(gpu, kind->name, data + first * layout.element_bytes, (size_t)layout.element_bytes,
-                          layout.num_axes + 1, shape, stride, kind->written & ATTEST_FORWARD ? OUTPUT : INPUT);
+                          layout.num_axes + 1, shape, stride, kind->written & pass ? OUTPUT : INPUT);
 }
 
-static bool map_array(struct sim_gpu *gpu, const char *name, bool present, const void *data, int64_t count)
+static bool map_tensors(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_backward_args *a,
+                        enum attest_pass pass)
 {
-    return !present || sim_map(gpu, name, data, (size_t)count * sizeof(int32_t), INPUT);
+    for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) {
+        const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
+        const bool takes_part = (kind->read | kind->written) & pass;
+        if (takes_part && attest_layout_of(p, kind).dtype != ATTEST_ABSENT && !map_tensor(gpu, p, a, kind, pass))
+            return false;
+    }
+    return true;
+}
+
+static bool map_array(struct sim_gpu *gpu, const char *name, bool present, const void *data, int64_t count,
+                      size_t element_bytes)
+{
+    return !present || sim_map(gpu, name, data, (size_t)count * element_bytes, INPUT);
+}
+
+static bool map_arrays(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_forward_args *a)
+{
+    const bool drops = p->dropout_p > 0;
+    return map_array(gpu, "cu_seqlens_q", p->ragged, a->cu_seqlens_q, p->batch + 1, 4) &&
+           map_array(gpu, "cu_seqlens_k", p->ragged, a->cu_seqlens_k, p->batch + 1, 4) &&
+           map_array(gpu, "seqused_q", p->has_seqused_q, a->seqused_q, p->batch, 4) &&
+           map_array(gpu, "seqused_k", p->has_seqused_k, a->seqused_k, p->batch, 4) &&
+           map_array(gpu, "alibi_slopes", p->has_alibi, a->alibi_slopes, p->num_heads_q, 4) &&
+           map_array(gpu, "sink", p->has_sink, a->sink, p->num_heads_q, 4) &&
+           map_array(gpu, "dropout_seed", drops && a->dropout_seed != NULL, a->dropout_seed, 1, 8) &&
+           map_array(gpu, "dropout_offset", drops && a->dropout_offset != NULL, a->dropout_offset, 1, 8) &&
+           map_array(gpu, "dropout_stream", drops && a->dropout_stream != NULL, a->dropout_stream,
+                     p->batch * p->num_heads_q, 8);
 }
 
 bool attest_sim_map_forward(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_forward_args *a)
 {
-    bool mapped = map_array(gpu, "cu_seqlens_q", p->ragged, a->cu_seqlens_q, p->batch + 1) &&
-                  map_array(gpu, "cu_seqlens_k", p->ragged, a->cu_seqlens_k, p->batch + 1) &&
-                  map_array(gpu, "seqused_q", p->has_seqused_q, a->seqused_q, p->batch) &&
-                  map_array(gpu, "seqused_k", p->has_seqused_k, a->seqused_k, p->batch) &&
-                  map_array(gpu, "sink", p->has_sink, a->sink, p->num_heads_q);
-    for (int t = 0; t < ATTEST_NUM_TENSORS && mapped; ++t) {
-        const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
-        const bool takes_part = (kind->read | kind->written) & ATTEST_FORWARD;
-        if (takes_part && attest_layout_of(p, kind).dtype != ATTEST_ABSENT) mapped = map_tensor(gpu, p, a, kind);
-    }
-    return mapped;
+    const struct attest_backward_args all = {.forward = *a};
+    return map_arrays(gpu, p, a) && map_tensors(gpu, p, &all, ATTEST_FORWARD);
+}
+
+bool attest_sim_map_backward(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_backward_args *a,
+                             void *workspace, size_t workspace_bytes)
+{
+    const bool has_dsink = p->has_sink && a->dsink != NULL;
+    return map_arrays(gpu, p, &a->forward) && map_tensors(gpu, p, a, ATTEST_BACKWARD) &&
+           (!has_dsink || sim_map(gpu, "dsink", a->dsink, (size_t)p->num_heads_q * sizeof(float), OUTPUT)) &&
+           (workspace_bytes == 0 || sim_map(gpu, "workspace", workspace, workspace_bytes, SIM_READ | SIM_WRITE));
 }
 
 bool attest_sim_map_merge(struct sim_gpu *gpu, const struct attest_merge_args *a)
@@ -104,6 +132,19 @@ bool attest_sim_forward(const struct attest_plan *plan, const struct attest_forw
     struct sim_gpu *gpu = take_gpu(callers);
     const bool ok = gpu != NULL && attest_sim_map_forward(gpu, &plan->problem, a)
                         ? is_clean(gpu, plan->forward->sim(&params, gpu))
+                        : no_memory();
+    leave_gpu(gpu, callers);
+    return ok;
+}
+
+bool attest_sim_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,
+                         struct sim_gpu *callers)
+{
+    const struct backward_params params = backward_params_of(&plan->problem, a, workspace);
+    const size_t bytes = plan->backward_pass.workspace_bytes;
+    struct sim_gpu *gpu = take_gpu(callers);
+    const bool ok = gpu != NULL && attest_sim_map_backward(gpu, &plan->problem, a, workspace, bytes)
+                        ? is_clean(gpu, plan->backward->sim(&params, gpu))
                         : no_memory();
     leave_gpu(gpu, callers);
     return ok;
