@@ -268,6 +268,28 @@ class HostMemory:
         return (time.perf_counter() - start) * 1e3
 
 
+class FakeBackend:
+    """A peers.Backend that computes nothing, knows who was called, and is refused as cuDNN."""
+
+    calls = []
+
+    def __init__(self, torch, name, inputs, causal, direction):
+        if name == "cuDNN":
+            raise ours.Refused("not today")
+        self.name = name
+
+    context = staticmethod(contextlib.nullcontext)
+
+    def call(self):
+        self.calls.append(self.name)
+
+    def last_heads(self):
+        return {}
+
+    def close(self):
+        self.calls.append("close")
+
+
 class Measuring(unittest.TestCase):
     SHAPES = [(2, 2, 24, 24, 16, True), (1, 2, 1, 40, 32, False)]
 
@@ -294,6 +316,25 @@ class Measuring(unittest.TestCase):
             for error in run["errors"].values():
                 self.assertTrue(0 <= error < 2**-6, run["errors"])
         self.assertIn("its kernels here: forward", report.text(record))
+
+    @mock.patch.object(measure, "FLUSH_BYTES", 4096)
+    @mock.patch.object(ours, "CUDA", 1)
+    @mock.patch.object(peers, "load", lambda: "torch")
+    @mock.patch.object(peers, "view", lambda torch, dtype, pointer, shape: shape)
+    @mock.patch.object(peers, "Backend", FakeBackend)
+    def test_implementations_alternate(self):
+        shape, rounds = self.SHAPES[0], 30
+        buffers = measure.Bench(HostMemory(), ours.Library(bench.library_path()), "bf16", [shape])
+        FakeBackend.calls.clear()
+        want = {"o": (ctypes.c_float * (24 * 16))(), "lse": (ctypes.c_float * 24)()}
+        runs = measure.time_row(buffers, shape, "forward", want, rounds)["runs"]
+        self.assertEqual({name: len(run.get("samples_ms", ())) for name, run in runs.items()},
+                         {"attest": rounds, "FA2": rounds, "memeff": rounds, "cuDNN": 0})
+        self.assertEqual(runs["cuDNN"], {"refused": "not today"})
+        calls = FakeBackend.calls
+        self.assertEqual(calls[-2:], ["close", "close"])
+        turns = [tuple(calls[i:i + 2]) for i in range(0, 2 * (measure.WARM_UP + rounds), 2)]
+        self.assertEqual(set(turns), {("FA2", "memeff"), ("memeff", "FA2")})
 
     @mock.patch.object(measure, "FLUSH_BYTES", 4096)
     @mock.patch.object(peers, "load", lambda: None)
