@@ -22,7 +22,9 @@ const struct implementation emulations[] = {
     EMULATION("hopper", 4, 64),
     EMULATION("fp32-tile2", 0, 2), /* edges of tiles in the smallest cases */
     EMULATION("flash-tile128", 2, 128),
-    EMULATION_OF("corrected", &ref_kernel_recipes[1], 64), /* kernels/backward.cu */
+    EMULATION_OF("portable", &ref_kernel_recipes[1], 64), /* kernels/forward.cu, kernels/backward.cu */
+    {.name = "portable-unkind", .recipe = &ref_kernel_recipes[1], .forward = emulate_forward,
+     .backward = emulate_backward, .merge = emulate_merge, .tile_k = 64, .is_unkind = true},
     {0},
 };
 
@@ -86,13 +88,13 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
     if (max == -INFINITY && MUTANT(head, MUTANT_MAXIMUM_RESET)) max = 0.0f;
     if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
 
-    const float alpha = rows->max[i] == INFINITY ? 1.0f : expf(rows->max[i] - max);
+    const float alpha = rows->max[i] == INFINITY ? 1.0f : head_exp(head, 0, rows->max[i], max);
     rows->max[i] = max;
     rows->sum[i] *= alpha;
     for (int64_t x = 0; x < head->p->head_dim_v; ++x) rows->o[i][x] *= alpha;
     for (int64_t j = 0; j < tile->keys; ++j) {
         if (!tile->seen[i][j]) continue;
-        const float e = expf(tile->x[i][j] - max);
+        const float e = head_exp(head, tile->c0 + j, tile->x[i][j], max);
         rows->sum[i] += e;
         p[j] = tile->dropped[i][j] ? 0.0f : round_p(head, e);
     }

@@ -23,6 +23,7 @@ struct implementation {
     enum attest_status (*merge)(const struct implementation *self, const struct attest_merge_args *a); /* host memory */
     int tile_k; /* keys of a tile, 1 .. EMULATE_MAX_TILE_K; the matrix units take a multiple of 16 */
     const struct attest_recipe *merge_recipe; /* of a merge in fp32; NULL: as attest_merge states it */
+    bool is_unkind;  /* an emulation that errs as far as its recipe lets it: head_exp, struct unit */
     bool is_partial; /* may answer UNSUPPORTED: such a case does not count */
 };
 
@@ -31,7 +32,7 @@ enum { EMULATE_MAX_TILE_K = 128 };
 /* attest_merge. */
 enum attest_status emulate_merge(const struct implementation *self, const struct attest_merge_args *a);
 
-/* One per recipe of reference/bounds.h, and more tile sizes. Ends with name == NULL. */
+/* One per recipe of reference/bounds.h, more tile sizes, and unkind ones. Ends with name == NULL. */
 extern const struct implementation emulations[];
 const struct implementation *emulation_named(const char *name); /* NULL if there is none of that name */
 

@@ -57,7 +57,7 @@ static void compute_p_dp(const struct gradients *g, struct keys *keys, int64_t r
     for (int64_t i = 0; i < t->scores.rows; ++i) {
         for (int64_t j = 0; j < t->scores.keys; ++j) {
             if (!t->scores.seen[i][j]) continue;
-            t->p[i][j] = expf(t->scores.x[i][j] - g->lse[r0 + i]);
+            t->p[i][j] = head_exp(head, keys->c0 + j, t->scores.x[i][j], g->lse[r0 + i]);
             t->dp[i][j] = t->scores.dropped[i][j] ? 0.0f * t->dp[i][j] : head->drop_scale * t->dp[i][j];
         }
     }
@@ -287,7 +287,7 @@ static void add_dsink(const struct gradients *g)
 {
     const float sink = g->head.a->sink[g->head.h];
     for (int64_t r = 0; r < g->head.seqlen_q; ++r)
-        g->dsink[g->head.h] += expf(sink - g->lse[r]) * (g->dlse[r] - g->delta[r]);
+        g->dsink[g->head.h] += head_exp(&g->head, 1, sink, g->lse[r]) * (g->dlse[r] - g->delta[r]);
 }
 
 static void backward_head(struct gradients *g, struct keys *keys)

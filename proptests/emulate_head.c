@@ -136,10 +136,20 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
     for (int64_t at = count * features; at < head->self->tile_k * features; ++at) out[at] = 0.0f;
 }
 
+float head_exp(const struct head *head, int64_t c, float x, float reference)
+{
+    const float log2_e = 0x1.715476p0f, y = fmaf(x, log2_e, -(reference * log2_e));
+    if (!head->self->is_unkind || !isfinite(y)) return expf(x - reference);
+    const double off = head->self->recipe->exp_error - 0x1p-24; /* less what storing it rounds */
+    const float e = y == 0.0f ? 1.0f : (float)(exp2((double)y) * (c % 2 ? 1 + off : 1 - off));
+    return e < FLT_MIN ? 0.0f : e;
+}
+
 struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b)
 {
     return (struct unit){head->self->recipe->accumulate,
-                         {emulate_min_exponent(dtype_a), emulate_min_exponent(dtype_b)}};
+                         {emulate_min_exponent(dtype_a), emulate_min_exponent(dtype_b)},
+                         head->self->is_unkind && head->self->recipe->accumulate == ATTEST_ACC_FAITHFUL};
 }
 
 /* x of one visible score from q.k. */

@@ -11,8 +11,15 @@ static int is_seen(const struct seen *seen, int64_t i, int64_t l)
     return !seen->at || seen->at[i * seen->row + l * seen->column];
 }
 
-static void multiply_fp32(int64_t m, int64_t n, int64_t k, struct matrix a, struct seen seen, struct matrix b,
-                          struct matrix c)
+static float add_cut_off(float a, float b)
+{
+    const double exact = (double)a + (double)b;
+    const float nearest = (float)exact;
+    return fabs((double)nearest) > fabs(exact) ? nextafterf(nearest, 0.0f) : nearest;
+}
+
+static void multiply_fp32(bool truncates, int64_t m, int64_t n, int64_t k, struct matrix a, struct seen seen,
+                          struct matrix b, struct matrix c)
 {
     float b_row[UNIT_MAX];
     for (int64_t l = 0; l < k; ++l) {
@@ -21,7 +28,10 @@ static void multiply_fp32(int64_t m, int64_t n, int64_t k, struct matrix a, stru
             const float a_il = a.at[i * a.row + l * a.column];
             float *restrict c_row = c.at + i * c.row;
             if (!is_seen(&seen, i, l)) continue;
-            for (int64_t j = 0; j < n; ++j) c_row[j] += a_il * b_row[j];
+            if (truncates)
+                for (int64_t j = 0; j < n; ++j) c_row[j] = add_cut_off(c_row[j], a_il * b_row[j]);
+            else
+                for (int64_t j = 0; j < n; ++j) c_row[j] += a_il * b_row[j];
         }
     }
 }
@@ -109,7 +119,7 @@ void unit_multiply(const struct unit *unit, int64_t m, int64_t n, int64_t k, str
 {
     const int width = unit->accumulate == ATTEST_ACC_HOPPER ? 16 : unit->accumulate == ATTEST_ACC_AMPERE ? 8 : 0;
     if (width == 0) {
-        multiply_fp32(m, n, k, a, seen, b, c);
+        multiply_fp32(unit->truncates, m, n, k, a, seen, b, c);
         return;
     }
     for (int64_t l = 0; l < k; l += width)

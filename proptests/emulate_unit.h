@@ -9,6 +9,7 @@
 #ifndef ATTEST_PROPTESTS_EMULATE_UNIT_H
 #define ATTEST_PROPTESTS_EMULATE_UNIT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Element (i, j) is at[i * row + j * column]. */
@@ -26,6 +27,7 @@ struct seen {
 struct unit {
     int32_t accumulate;  /* enum attest_accumulate */
     int min_exponent[2]; /* of the formats of A and B */
+    bool truncates;      /* fp32, faithful: sums are cut off toward zero */
 };
 
 enum { UNIT_MAX = 256 }; /* most rows and columns of C */

@@ -136,7 +136,8 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
 {
     const struct ref_machine *m = &g->head.machine;
     const struct bound_slope c = bound_slope_of(g, block, at);
-    const double u = m->u, dp_abs = v->drop[j] * v->dp_abs[j], z = s->z + row->delta_bias;
+    const double u = m->u, dp_abs = v->drop[j] * v->dp_abs[j];
+    const double z = s->z + row->delta_bias + (g->dp_sum.bias + g->dp_sum.sigma) * dp_abs;
     const double sizes = fabs(s->dp) + fabs(row->delta) + fabs(row->dlse), dx = s->p * z;
     const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes, skew = dx * v->weight_sigma[j];
     const double of_dx = s->p * s->p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
@@ -173,8 +174,9 @@ static void spread_noise(const struct bound_gradient_head *g, struct bound_gradi
     const double sizes = s->dx + fabs(row->delta) + row->delta_bias + fabs(row->dlse);
     const double of_sums = 8 * (summed + 2 * m->u) * sizes + s->terms * m->tiny;
     const double quotient = plain ? 1.0 : 1.0 / fmax(s->slope, 0x1p-20);
-    const double factor = row->delta_bias + quotient * (8 * sqrt(n->rounding) + 8 * summed * 2 * s->ds);
-    row->delta_bias = plain ? n->delta_bias + 8 * sqrt(n->delta_variance) + of_sums : exact->delta_bias + of_sums;
+    const double delta_bias = of_sums + (plain ? n->delta_bias + 8 * sqrt(n->delta_variance) : exact->delta_bias);
+    const double factor = row->delta_bias + delta_bias + 8 * quotient * (sqrt(n->rounding) + 2 * summed * s->ds);
+    row->delta_bias = delta_bias;
     to->variance = factor * factor * n->p + 2 * summed * summed * s->ds * s->ds;
     to->bias = factor * (n->p_bias + fabs(n->known)) + s->terms * m->tiny;
     if (!plain) {
