@@ -64,6 +64,14 @@ enum attest_status ref_bound_merge(int64_t num_states, int64_t rows, int64_t hea
                                    const double *const *lse_states, const struct attest_recipe *recipe, double *o,
                                    double *lse);
 
+/* What the merge of states is off by because they are: states [rows][head_dim_v] and [rows] as they were computed, each
+ * within its bound of the true one; o and lse receive bounds of |ref_merge of these - ref_merge of the true ones|. With
+ * the bound of the merge itself added, attest_merge's or ref_bound_merge of the same states, that of every level's
+ * result against the whole key set (bounds.md section 11.5). */
+void ref_bound_parts(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
+                     const double *const *lse_states, const double *const *o_bounds, const double *const *lse_bounds,
+                     double *o, double *lse);
+
 enum ref_verdict { REF_PASS, REF_FAIL, REF_OVERFLOW, REF_VACUOUS };
 const char *ref_verdict_name(enum ref_verdict v);
 
