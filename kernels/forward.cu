@@ -10,9 +10,9 @@
  * Phases  load q and k; for each tile of keys: load v beside s = q k^T, load the next k beside softmax and o += p v; write
  *
  * s and o are sums of the tensor cores in fp32. Weights are 2^(y - m), y the score in base 2, m the running maximum of
- * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where scores are plain, PLAIN, y is
- * left as c (q . k) and weights are 2^(fma(q . k, c, -m)), c = softmax_scale log2 e. kernels/forward.md has the
- * figures, reference/bounds.md section 11 what it may be off by. */
+ * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where y is no more than c (q . k),
+ * weights are 2^(fma(q . k, c, -m)), c = softmax_scale log2 e. PLAIN: that, and no masks but lengths and window, no
+ * dropout. kernels/forward.md has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/params.h"
 #include "kernels/scores.h"
 #include "kernels/tiles.h"
@@ -85,7 +85,7 @@ DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block &s
     }
 }
 
-/* Scores in base 2 in place of dot products; -inf where the key is hidden. */
+/* Scores in place of dot products; -inf where the key is hidden. */
 DEVICE void find_scores(const forward_params &p, const score_rule &rule, const sequence &s, score_block &scores,
                         int32_t row, int32_t key)
 {
@@ -134,9 +134,9 @@ DEVICE void softmax_step(accumulators<DIM> &kept, score_block &scores, float c, 
         UNROLL for (int n = 0; n < TILE_K / 8; ++n)
             UNROLL for (int e = 0; e < 2; ++e) {
                 const float weight = exp2_f32(fma_rn(scores.s[n][2 * half + e], factor, -reference));
-                sum += weight;
-                scores.s[n][2 * half + e] =
-                    is_cut && (scores.seen[half] >> (2 * n + e) & 1) == 0 ? float_of(0x80000000) : weight;
+                const bool is_hidden = is_cut && (scores.seen[half] >> (2 * n + e) & 1) == 0;
+                scores.s[n][2 * half + e] = is_hidden ? -0.0f : weight;
+                sum += scores.s[n][2 * half + e];
             }
         kept.sum[half] = fma_rn(kept.sum[half], rescale[half], sum);
     }
@@ -246,7 +246,12 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
     const tile_keys warp_keys = keys_of_rows(p, s, tile_row + warp_row, warp_last);
     const int32_t lane_row = tile_row + warp_row + g, lane_key = static_cast<int>(lane()) % 4 * 2;
 
-    const score_rule rule = find_score_rule(p, b, head);
+    /* Where scores are c (q . k), c >= 0, c is left to the exponent: so maxima of dot products are those of scores, and
+     * masks of bytes give the bits that a window gives. */
+    score_rule rule = find_score_rule(p, b, head);
+    const bool is_linear = p.bias.data == nullptr && p.alibi_slopes == nullptr && p.softcap == 0 && rule.scale >= 0;
+    const float c = is_linear ? rule.scale : 1;
+    if (is_linear) rule.scale = 1;
     const float sink = p.sink != nullptr ? p.sink[head] : -infinity_f32();
     const int width_k = (p.head_dim + 15) / 16 * 16, width_v = (p.head_dim_v + 15) / 16 * 16;
     accumulators<DIM> kept[shape::BLOCKS] = {};
@@ -256,10 +261,12 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
             kept[m].sum[half] = lane_key == 0 && sink != -infinity_f32() ? 1 : 0;
         }
 
-    int32_t key = next_tile(p, rule, tile_row, rows, keys.first, keys.last, votes);
-    load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim, width_k);
-    if (key < keys.last)
+    /* Tiles begin at multiples of TILE_K: then a row's sums do not depend on the rows beside it. */
+    int32_t key = next_tile(p, rule, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
+    if (key < keys.last) {
+        load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim, width_k);
         load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim, width_k);
+    }
     while (key < keys.last) {
         const int32_t next = next_tile(p, rule, tile_row, rows, key + TILE_K, keys.last, votes);
         const bool is_seen = key < warp_keys.some.last && key + TILE_K > warp_keys.some.first;
@@ -280,7 +287,7 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
                 if (!PLAIN) find_scores(p, rule, s, scores[m], row, key + lane_key);
                 else if (is_cut) hide_keys(p, s, scores[m], row, key + lane_key);
                 if (!PLAIN) kept[m].any[0] |= scores[m].seen[0], kept[m].any[1] |= scores[m].seen[1];
-                softmax_step<DIM>(kept[m], scores[m], PLAIN ? rule.scale : 1, is_cut);
+                softmax_step<DIM>(kept[m], scores[m], c, is_cut);
                 if (!PLAIN && p.dropout_threshold != 0) drop_keys(p, rule, scores[m], row, key + lane_key);
             }
             multiply_p_v<T, DIM, shape::BLOCKS>(kept, scores, v, width_v, is_cut);
