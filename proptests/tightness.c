@@ -15,6 +15,7 @@
 
 #include "proptests/case.h"
 #include "proptests/emulate.h"
+#include "proptests/long_case.h"
 #include "reference/bounds.h"
 #include "reference/parallel.h"
 
@@ -259,38 +260,6 @@ static bool sweep_cases(int num_emulations)
     return within;
 }
 
-/* Dense, seqlen 1024, head_dim 64. */
-static void long_case(struct prop_case *c, int32_t dtype, bool causal)
-{
-    static const enum tensor_id inputs[] = {T_Q, T_K, T_V, T_DOUT};
-    static const enum role roles[] = {ROLE_Q, ROLE_K, ROLE_V, ROLE_DOUT};
-    const int64_t length = 1024, dim = 64, heads = settings.heads;
-    memset(c, 0, sizeof *c);
-    c->p = (struct attest_problem)ATTEST_PROBLEM_INIT;
-    c->p.device = ATTEST_REFERENCE;
-    c->p.batch = 1;
-    c->p.seqlen_q = c->p.seqlen_k = length;
-    c->p.num_heads_q = c->p.num_heads_kv = heads;
-    c->p.head_dim = c->p.head_dim_v = dim;
-    c->p.softmax_scale = 0.125f;
-    if (causal) c->p.window_right = 0;
-    struct attest_tensor *const tensors[] = {&c->p.q,    &c->p.k,  &c->p.v,  &c->p.o,
-                                             &c->p.dout, &c->p.dq, &c->p.dk, &c->p.dv};
-    for (int t = 0; t < 8; ++t) tensors[t]->dtype = dtype;
-    c->p.lse.dtype = ATTEST_FP32;
-    c->backward = true;
-    c->poison = 0xff;
-    case_contiguous(c);
-    const struct family_data data = c->data =
-        (struct family_data){settings.family, (uint64_t)settings.seed, dtype, dim, 0.125};
-    for (int t = 0; t < 4; ++t) {
-        double *out = c->values[inputs[t]] = case_doubles(c, length * heads * dim);
-        for (int64_t i = 0; i < length * heads * dim; ++i)
-            out[i] = family_value(&data, roles[t], 0, i / dim / heads, i / dim % heads, i % dim);
-    }
-    case_lay_out(c);
-}
-
 static bool long_cases(int num_emulations)
 {
     bool within = true;
@@ -304,7 +273,9 @@ static bool long_cases(int num_emulations)
             struct prop_case c;
             struct subject s;
             struct shares shares = {0};
-            long_case(&c, which < 2 ? ATTEST_BF16 : ATTEST_FP16, which % 2);
+            long_case(&c, settings.family, (uint64_t)settings.seed, which < 2 ? ATTEST_BF16 : ATTEST_FP16, 1024,
+                      settings.heads);
+            if (which % 2) c.p.window_right = 0;
             oracle_of(&s, &c);
             run(&s, &emulations[r], (int)settings.threads, &shares);
             within &= print_shares(names[which], &shares);
