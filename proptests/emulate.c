@@ -10,9 +10,11 @@
 #include "reference/bounds.h" /* for ref_recipes, which is data */
 
 #define EMULATION(NAME, RECIPE, TILE_K) EMULATION_OF(NAME, &ref_recipes[RECIPE], TILE_K)
-#define EMULATION_OF(NAME, RECIPE, TILE_K) \
-    {.name = NAME, .recipe = RECIPE, .forward = emulate_forward, .backward = emulate_backward, \
-     .merge = emulate_merge, .tile_k = TILE_K}
+#define EMULATION_OF(NAME, RECIPE, TILE_K) {IMPLEMENTATION(NAME, RECIPE, TILE_K)}
+#define UNKIND_EMULATION_OF(NAME, RECIPE, TILE_K) {IMPLEMENTATION(NAME, RECIPE, TILE_K), .is_unkind = true}
+#define IMPLEMENTATION(NAME, RECIPE, TILE_K) \
+    .name = NAME, .recipe = RECIPE, .forward = emulate_forward, .backward = emulate_backward, \
+    .merge = emulate_merge, .tile_k = TILE_K
 
 const struct implementation emulations[] = {
     EMULATION("fp32", 0, 16),
@@ -23,8 +25,8 @@ const struct implementation emulations[] = {
     EMULATION("fp32-tile2", 0, 2), /* edges of tiles in the smallest cases */
     EMULATION("flash-tile128", 2, 128),
     EMULATION_OF("portable", &ref_kernel_recipes[1], 64), /* kernels/forward.cu, kernels/backward.cu */
-    {.name = "portable-unkind", .recipe = &ref_kernel_recipes[1], .forward = emulate_forward,
-     .backward = emulate_backward, .merge = emulate_merge, .tile_k = 64, .is_unkind = true},
+    UNKIND_EMULATION_OF("portable-unkind", &ref_kernel_recipes[1], 64),
+    UNKIND_EMULATION_OF("portable-fp32-unkind", &ref_kernel_recipes[3], 64), /* kernels/..._fp32.cu */
     {0},
 };
 

@@ -65,6 +65,13 @@ Test(emulate_backward, a_corrected_dq_is_near_the_oracle)
     expect_pass("portable", ATTEST_FP16, 6e-4);
 }
 
+Test(emulate_backward, emulations_are_of_the_kernels_recipes)
+{
+    cr_expect_eq(emulation_named("portable")->recipe, ref_kernel_recipe("backward"));
+    cr_expect_eq(emulation_named("portable-unkind")->recipe, ref_kernel_recipe("backward"));
+    cr_expect_eq(emulation_named("portable-fp32-unkind")->recipe, ref_kernel_recipe("backward_fp32"));
+}
+
 /* flash: delta from the rounded o. mixed: delta in fp32, but what ds was rounded by is not made good. */
 Test(emulate_backward, others_are_beyond_its_bound)
 {
