@@ -163,8 +163,8 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
     block->dq.bias[at] = c.value * bias + dx * c.bias + m->tiny;
 }
 
-/* delta's bias, f's share of each weight's variance, and the error of the sum of the weights. What is random for a whole
- * row is a bias there: 8 standard deviations. */
+/* delta's bias, f's share of each weight's variance, and the error of the sum of the weights. What is random for a
+ * whole row is a bias there: 8 standard deviations. */
 static void spread_noise(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, bool plain,
                          const struct sums *s, const struct noise *n, const struct bound_row *exact,
                          struct bound_row *row, struct bound_correction *to)

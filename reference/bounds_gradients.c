@@ -19,7 +19,8 @@ static double given(const struct bound_gradient_head *g, const struct attest_ten
 }
 
 /* Error of p_ij = exp(x_ij - lse_i) as the backward pass computes it. */
-static double error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error, double p)
+static double error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
+                         double p)
 {
     const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(row->lse)) + 4 * fabs(x - row->lse);
     const double error = score_error + m->u * rounded + m->exp_error + row->lse_error;
@@ -295,7 +296,8 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
     double *const arrays[] = {block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,
                               block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->pd.value,
                               block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias, block->pd.known,
-                              block->dq.value,    block->dq.absolute, block->dq.error, block->dq.variance, block->dq.bias};
+                              block->dq.value,    block->dq.absolute, block->dq.error, block->dq.variance,
+                              block->dq.bias};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays && arrays[a]; ++a)
         memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
     block->ds_norm[i] = 0.0;
