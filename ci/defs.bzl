@@ -1,11 +1,12 @@
 """Kernel sources for both machines: nvcc for the chip, g++ for the simulated GPU.
 
-    kernel_library(name, srcs, hdrs, deps)  both machines, each in the ordinary and the polynomial build
+    kernel_library(name, srcs, hdrs, deps)  both machines; NAME_poly, of tests alone, is the polynomial build
     cuda_library(name, srcs, hdrs, deps)    the chip alone
     sim_library(name, srcs, hdrs, deps)     the simulated GPU alone
     gpu_bundle(name, programs, run, scripts, data)
                                             a tar of programs for a GPU machine without Bazel or these libraries
     if_cuda(items)                          the items where there is nvcc, else none
+    C_FLAGS                                 for copts of C that users vendor: their workspace has its own .bazelrc
     NEEDS_CUDA                              for target_compatible_with: skipped where there is no nvcc
 """
 
@@ -17,6 +18,11 @@ def if_cuda(items):
     return items if CUDA_ROOT else []
 
 NEEDS_CUDA = [] if CUDA_ROOT else ["//ci/cuda:needs_cuda"]
+
+C_FLAGS = [
+    "-std=c11",
+    "-ffp-contract=off",
+]
 
 _NVCC_FLAGS = [
     "-std=c++17",
@@ -33,6 +39,8 @@ _NVCC_FLAGS = [
 # knows nothing of simulated memory, and misaligned accesses are found by the simulated GPU. Coverage counts with
 # atomic additions, which are not taken for accesses of the kernel.
 _SIM_FLAGS = [
+    "-std=c++17",
+    "-ffp-contract=off",
     "-O1",
     "-g",
     "-fno-sanitize=address",
@@ -132,17 +140,15 @@ def sim_library(name, srcs, hdrs = [], deps = [], local_defines = [], copts = []
 
 def kernel_library(name, srcs, hdrs = [], deps = [], **kwargs):
     """Launchers by all names that KERNEL_SYMBOL makes; those of the chip only where there is nvcc."""
-    builds = [("", []), ("_poly", ["ATTEST_POLYNOMIAL"])]
-    for suffix, local_defines in builds:
+    for suffix, local_defines in [("", []), ("_poly", ["ATTEST_POLYNOMIAL"])]:
         sim_library(name + "_sim" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
         cuda_library(name + "_cuda" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
-    cc_library(
-        name = name,
-        hdrs = hdrs,
-        deps = deps + [":%s_sim%s" % (name, suffix) for suffix, _ in builds] +
-               if_cuda([":%s_cuda%s" % (name, suffix) for suffix, _ in builds]),
-        **kwargs
-    )
+        cc_library(
+            name = name + suffix,
+            hdrs = hdrs,
+            deps = deps + [":%s_sim%s" % (name, suffix)] + if_cuda([":%s_cuda%s" % (name, suffix)]),
+            **kwargs
+        )
 
 def gpu_bundle(name, programs, run, scripts = [], data = [], **kwargs):
     """NAME.tar: a folder NAME with bin/, the libraries that a bare machine may lack in lib/, and the script `run`.

@@ -1,4 +1,4 @@
-"""Where CUDA is, if it is here: @local_cuda//:defs.bzl says so, @local_cuda//:cudart links its runtime."""
+"""Where CUDA is, if it is here: @local_cuda//:defs.bzl says so, @local_cuda//:cudart is its runtime for C."""
 
 def _find(rctx):
     home = rctx.os.environ.get("CUDA_HOME", "")
@@ -16,6 +16,7 @@ def _cuda_configure_impl(rctx):
     linkopts = []
     version = ""
     if root:
+        rctx.symlink(root + "/include", "include")
         libraries = root + ("/lib64" if rctx.path(root + "/lib64").exists else "/lib")
         linkopts = ["-L" + libraries, "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
         version = rctx.execute([root + "/bin/nvcc", "--version"]).stdout.strip().split("\n")[-1]
@@ -24,6 +25,8 @@ def _cuda_configure_impl(rctx):
 
 cc_library(
     name = "cudart",
+    hdrs = glob(["include/*.h", "include/crt/*.h"]),
+    includes = ["include"],
     linkopts = %r,
     visibility = ["//visibility:public"],
 )

@@ -1,0 +1,71 @@
+#!/bin/bash
+# README's ways to use the library, word for word: readme_test.sh gcc|bazel CUDA_ROOT
+set -eu
+readme=$PWD/README.md
+defs=$PWD/ci/defs.bzl
+root=$(dirname "$(readlink -f "$readme")")
+cuda_root=${2:-}
+cd "$TEST_TMPDIR"
+
+# The code block after the line that begins with $1.
+block() {
+    awk -v start="$1" 'index($0, start) == 1 { found = 1 }
+        found && /^```/ { if (inside) exit; inside = 1; next }
+        inside' "$readme" >"$2"
+    [ -s "$2" ] || { echo "README.md has no code block after '$1'"; exit 1; }
+}
+
+# Flags that change results or findings are those of ci/defs.bzl.
+check_flags() {
+    local flag missing=0
+    for flag in $(awk '/^_?[A-Z]+_FLAGS = \[/, /^\]/' "$defs" | sed -n 's/^ *"\(-[^"]*\)".*/\1/p' |
+        grep -vE 'no-sanitize|profile-update|-Xcompiler'); do
+        grep -qF -e " $flag" commands || { echo "README's commands lack $flag"; missing=1; }
+    done
+    return $missing
+}
+
+# The example on a device without a GPU; on the chip where there is one.
+check_program() {
+    "$1" reference
+    "$1" sim
+    "$1"
+}
+
+by_gcc() {
+    block "### Without Bazel" commands
+    check_flags
+    mkdir attest
+    cp -r "$root"/{lib,reference,kernels} attest
+    [ -z "$cuda_root" ] || export PATH=$cuda_root/bin:$PATH
+    local started=$SECONDS
+    (cd attest && bash -eu ../commands)
+    local seconds=$((SECONDS - started))
+    check_program attest/out/example
+    echo "libattest.so.0: $(stat -c %s attest/out/libattest.so.0) bytes, compiled in $seconds s on $(nproc) cores$(
+        )${cuda_root:+, nvcc included}"
+    [ "$seconds" -lt 240 ] || { echo "a compile takes 240 s or more"; return 1; }
+}
+
+# A server of its own, with the machine's PATH: it stops at the end.
+bazel_there() { bazel --output_user_root="$TEST_TMPDIR/bazel" --host_jvm_args=-Xmx1g "$@"; }
+
+by_bazel() {
+    mkdir -p mine/third_party
+    ln -s "$root" mine/third_party/attest
+    block "### In another Bazel workspace" mine/WORKSPACE
+    block "and in a BUILD file," mine/BUILD
+    cp "$root/lib/example.c" mine/program.c
+    cd mine
+    export HOME=$TEST_TMPDIR
+    trap 'bazel_there shutdown' EXIT
+    # The kernels were compiled by nvcc for other tests: here one small file is enough.
+    bazel_there build --nosandbox_debug --noshow_progress --repo_env=CUDA_HOME=none //:program
+    check_program bazel-bin/program
+    [ -z "$cuda_root" ] || bazel_there build --nosandbox_debug --noshow_progress --repo_env=CUDA_HOME="$cuda_root" @attest//kernels:cuda
+}
+
+case $1 in
+gcc) by_gcc ;;
+bazel) by_bazel ;;
+esac
