@@ -3,7 +3,7 @@
     kernel_library(name, srcs, hdrs, deps)  both machines; NAME_poly, of tests alone, is the polynomial build
     cuda_library(name, srcs, hdrs, deps)    the chip alone
     sim_library(name, srcs, hdrs, deps)     the simulated GPU alone
-    gpu_bundle(name, programs, run, scripts, data)
+    gpu_bundle(name, programs, run, scripts)
                                             a tar of programs for a GPU machine without Bazel or these libraries
     if_cuda(items)                          the items where there is nvcc, else none
     C_FLAGS                                 for copts of C that users vendor: their workspace has its own .bazelrc
@@ -150,20 +150,19 @@ def kernel_library(name, srcs, hdrs = [], deps = [], **kwargs):
             **kwargs
         )
 
-def gpu_bundle(name, programs, run, scripts = [], data = [], **kwargs):
+def gpu_bundle(name, programs, run, scripts = [], **kwargs):
     """NAME.tar: a folder NAME with bin/, the libraries that a bare machine may lack in lib/, and the script `run`.
 
-    `scripts` lie in bin/, too; `data` are source files that the programs read, at their places in the project."""
+    `scripts` lie in bin/, too."""
     native.genrule(
         name = name,
-        srcs = programs + [run] + scripts + data,
+        srcs = programs + [run] + scripts,
         outs = [name + ".tar"],
         cmd = """
             dir=$$(mktemp -d)
             mkdir -p $$dir/{name}/bin $$dir/{name}/lib
             cp -L {programs} {scripts} $$dir/{name}/bin
             cp -L $(location {run}) $$dir/{name}/run
-            for file in {data}; do mkdir -p $$dir/{name}/$$(dirname $$file); cp -L $$file $$dir/{name}/$$file; done
             ldd {programs} | sed -n 's/.* => \\(.*\\) (.*/\\1/p' | sort -u |
                 grep -vE '/(libc|libm|libmvec|libdl|librt|libpthread|libstdc\\+\\+|libgcc_s|libz)\\.so' |
                 xargs -r cp -L -t $$dir/{name}/lib
@@ -175,7 +174,6 @@ def gpu_bundle(name, programs, run, scripts = [], data = [], **kwargs):
             programs = " ".join(["$(location %s)" % p for p in programs]),
             run = run,
             scripts = " ".join(["$(locations %s)" % s for s in scripts]),
-            data = " ".join(["$(location %s)" % d for d in data]),
         ),
         target_compatible_with = NEEDS_CUDA,
         **kwargs

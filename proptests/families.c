@@ -2,9 +2,6 @@
 #include "proptests/families.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "proptests/check.h"
 #include "reference/formats.h"
@@ -26,27 +23,16 @@ double family_normal(uint64_t bits) /* Box and Muller 1958 */
     return sqrt(-2 * log(uniform(bits))) * cos(6.283185307179586 * uniform(check_mix(bits)));
 }
 
-/* proptests/data/recorded.bf16: q, k, v and dout of one layer, each [64 rows][2 heads][64 features]. */
 enum { RECORDED_ROWS = 64, RECORDED_HEADS = 2, RECORDED_DIM = 64 };
-static uint16_t recorded[4][RECORDED_ROWS][RECORDED_HEADS][RECORDED_DIM];
-
-static void load_recorded(void)
-{
-    static const char path[] = "proptests/data/recorded.bf16";
-    FILE *f = fopen(path, "rb");
-    if (f == NULL || fread(recorded, sizeof recorded, 1, f) != 1) {
-        fprintf(stderr, "%s: cannot be read from here\n", path);
-        abort();
-    }
-    fclose(f);
-}
+static const uint16_t recorded[] = {
+#include "proptests/data/recorded.inc"
+};
 
 static double recorded_value(enum role role, int64_t b, int64_t r, int64_t h, int64_t x)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load_recorded);
-    const int64_t row = (r + 17 * b + 29 * (x / RECORDED_DIM)) % RECORDED_ROWS;
-    return ref_decode(ATTEST_BF16, recorded[role][row][h % RECORDED_HEADS][x % RECORDED_DIM]);
+    const int64_t row = role * RECORDED_ROWS + (r + 17 * b + 29 * (x / RECORDED_DIM)) % RECORDED_ROWS;
+    const int64_t head = row * RECORDED_HEADS + h % RECORDED_HEADS;
+    return ref_decode(ATTEST_BF16, recorded[head * RECORDED_DIM + x % RECORDED_DIM]);
 }
 
 /* Feature 0 of q and k carries the whole shift: scale q_0 k_0 is the constant, half of it in each. */

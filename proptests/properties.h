@@ -24,7 +24,7 @@ struct prop_context {
     char message[512];            /* what is wrong */
     double use[REF_NUM_TENSORS];  /* largest share of a bound */
     int64_t tensors, overflows;   /* judged; with an element outside of the recipe's domain */
-    int64_t judged[REF_NUM_TENSORS], proven[REF_NUM_TENSORS]; /* proven: neither OVERFLOW nor VACUOUS */
+    int64_t judged[REF_NUM_TENSORS], proven[REF_NUM_TENSORS]; /* tensors that are not all zero; proven: PASS */
 };
 
 struct property {

@@ -63,8 +63,9 @@ static int judge(const struct outcome *got, const struct outcome *want, enum ref
     ref_judge(&c->p, &c->a.forward, t, result_of(c, t), want->value[t], bound, bound->sigma != NULL, &r);
     context->tensors += 1;
     context->overflows += r.overflow_count > 0;
-    context->judged[t] += 1;
-    context->proven[t] += r.verdict == REF_PASS;
+    const bool is_trivial = r.rms_oracle == 0 && r.overflow_count == 0; /* no element, or all of them zero */
+    context->judged[t] += !is_trivial;
+    context->proven[t] += !is_trivial && r.verdict == REF_PASS;
     if (!(r.use <= context->use[t])) context->use[t] = r.use;
     if (r.verdict != REF_FAIL) return TRIAL_PASSES;
     const int64_t *at = r.use_index;
