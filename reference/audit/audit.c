@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "reference/audit/plugin.h"
 #include "reference/audit/report.h"
 
 static void open_answers(const struct options *options, struct audit *audit)
@@ -61,6 +62,26 @@ static void free_audit(struct audit *audit)
     free(audit->answers);
 }
 
+static int audit_files(const struct options *options)
+{
+    struct audit_case problem;
+    struct audit audit = {.options = options, .problem = &problem, .recipe = (int)(options->recipe - ref_recipes)};
+    open_answers(options, &audit);
+    int status = AUDIT_EXIT_UNUSABLE;
+    char *wrong = case_open(options, audit.answers, audit.num_answers, &problem);
+    if (wrong != NULL) {
+        fprintf(stderr, "audit: %s\n", wrong);
+        free(wrong);
+    } else {
+        judge_all(options, &audit);
+        report_table(&audit, stdout);
+        status = write_reports(options, &audit);
+        if (status == AUDIT_EXIT_PASS) status = audit_exit_status(&audit);
+    }
+    free_audit(&audit);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     /* `bazel run` starts programs elsewhere; paths are meant from where the user is. */
@@ -71,22 +92,7 @@ int main(int argc, char **argv)
     }
     struct options options;
     options_parse(argc, argv, &options);
-
-    struct audit_case problem;
-    struct audit audit = {.options = &options, .problem = &problem, .recipe = (int)(options.recipe - ref_recipes)};
-    open_answers(&options, &audit);
-    int status = AUDIT_EXIT_UNUSABLE;
-    char *wrong = case_open(&options, audit.answers, audit.num_answers, &problem);
-    if (wrong != NULL) {
-        fprintf(stderr, "audit: %s\n", wrong);
-        free(wrong);
-    } else {
-        judge_all(&options, &audit);
-        report_table(&audit, stdout);
-        status = write_reports(&options, &audit);
-        if (status == AUDIT_EXIT_PASS) status = audit_exit_status(&audit);
-    }
-    free_audit(&audit);
+    const int status = options.asks_properties ? plugin_audit(&options) : audit_files(&options);
     free(options.inputs);
     free(options.results);
     return status;

@@ -2,6 +2,7 @@
 #include "reference/audit/options.h"
 
 #include <argp.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,12 +27,15 @@ static const char doc[] =
     "implementation returned: any of o, lse, dq, dk, dv, in a safetensors file, a folder or .npy files; several of "
     "one NAME= are one implementation. Where no option describes the problem, the inputs' metadata does.\n"
     "\n"
-    "Exit status: 0 every tensor passes; 1 some number is not proven right (FAIL, OVERFLOW, VACUOUS); 2 wrong "
+    "With --plugin or --device no file is read: every property that attention must have is asked of a shared library "
+    "that exports the functions of lib/attest.h, or of attest itself, over random shapes, masks and input families.\n"
+    "\n"
+    "Exit status: 0 every tensor or property passes; 1 some number is not proven right (FAIL, OVERFLOW, VACUOUS, CRASH); 2 wrong "
     "usage, an unreadable file, or something that could not be judged (ERROR, UNSUPPORTED).";
 
 /* Keys of the settings are KEY_SETTING + enum setting. */
 enum { KEY_SETTING = 256, KEY_RECIPE = KEY_SETTING + SETTING_NUM, KEY_STRICT, KEY_THREADS, KEY_JSON, KEY_JUNIT,
-       KEY_HTML };
+       KEY_HTML, KEY_PLUGIN, KEY_DEVICE, KEY_CASES, KEY_SEED, KEY_REPLAY };
 
 static const struct argp_option argp_options[] = {
     {0, 0, 0, 0, "The problem:", 1},
@@ -53,7 +57,14 @@ static const struct argp_option argp_options[] = {
      "Of the inputs; normal, outlier, mean and recorded (default) are judged by root mean square and mean signed "
      "error too", 0},
     {"strict", KEY_STRICT, 0, 0, "Judge by the stated conventions only, infer none", 0},
-    {0, 0, 0, 0, "Output:", 3},
+    {0, 0, 0, 0, "Properties of a library, instead of files:", 3},
+    {"plugin", KEY_PLUGIN, "FILE", 0, "A shared library; --recipe then is for all of its plans, default what each says", 0},
+    {"device", KEY_DEVICE, "NAME", 0,
+     "Of the problems: reference (host memory; default), sim or cuda. Without --plugin attest itself is asked", 0},
+    {"cases", KEY_CASES, "N", 0, "Of all properties together (2000)", 0},
+    {"seed", KEY_SEED, "N", 0, "Of the cases (1)", 0},
+    {"replay", KEY_REPLAY, "LINE", 0, "Only this case of a failure", 0},
+    {0, 0, 0, 0, "Output:", 4},
     {"json", KEY_JSON, "FILE", 0, "Everything, as JSON", 0},
     {"junit", KEY_JUNIT, "FILE", 0, "A test case for each implementation and tensor, as JUnit XML", 0},
     {"html", KEY_HTML, "FILE", 0, "One self-contained page with pictures", 0},
@@ -71,13 +82,44 @@ static void parse_recipe(struct argp_state *state, const char *text, struct opti
     argp_error(state, "--recipe: '%s' is none of%s", text, names);
 }
 
-static void parse_threads(struct argp_state *state, const char *text, struct options *o)
+static int64_t parse_number(struct argp_state *state, const char *option, const char *text, int64_t least, int64_t most)
 {
     char *end;
-    const long threads = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || threads < 1 || threads > 4096)
-        argp_error(state, "--threads: '%s' is no number in 1 .. 4096", text);
-    o->threads = (int)threads;
+    const long long number = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || number < least || number > most)
+        argp_error(state, "--%s: '%s' is no number in %" PRId64 " .. %" PRId64, option, text, least, most);
+    return number;
+}
+
+static void parse_device(struct argp_state *state, const char *text, struct options *o)
+{
+    static const char *const names[] = {"cuda", "sim", "reference"}; /* as enum attest_device */
+    for (int i = 0; i < 3; ++i) {
+        if (strcmp(text, names[i]) != 0) continue;
+        o->device = (enum attest_device)i;
+        o->asks_properties = true;
+        return;
+    }
+    argp_error(state, "--device: '%s' is none of cuda sim reference", text);
+}
+
+/* What only one of the two kinds of audit takes. */
+static void check_kind(struct argp_state *state, struct options *o)
+{
+    if (!o->asks_properties) {
+        if (o->replay != NULL || o->cases != 0 || o->seed != 0)
+            argp_error(state, "--cases, --seed and --replay need --plugin or --device");
+        if (o->num_results == 0) argp_error(state, "no RESULTS to judge");
+        if (o->recipe == NULL) o->recipe = ref_recipe("flash");
+        return;
+    }
+    if (o->num_inputs > 0) argp_error(state, "%s: properties are asked without files", o->inputs[0]);
+    for (int i = 0; i < SETTING_NUM; ++i)
+        if (o->settings[i] != NULL) argp_error(state, "%s is drawn at random with --plugin and --device", setting_names[i]);
+    if (o->strict || o->junit != NULL || o->html != NULL)
+        argp_error(state, "--strict, --junit and --html are for files");
+    if (o->cases == 0) o->cases = 2000;
+    if (o->seed == 0) o->seed = 1;
 }
 
 static bool is_input_npy(const char *path)
@@ -124,6 +166,7 @@ static void refuse_overwriting(struct argp_state *state, const struct options *o
         bool is_data = has_ending(reports[i], ".safetensors") || has_ending(reports[i], ".npy");
         for (int n = 0; n < o->num_inputs; ++n) is_data |= is_same_file(reports[i], o->inputs[n]);
         for (int n = 0; n < o->num_results; ++n) is_data |= is_same_file(reports[i], o->results[n].path);
+        is_data |= o->plugin != NULL && is_same_file(reports[i], o->plugin);
         if (is_data) argp_error(state, "%s is data, not a place for a report", reports[i]);
     }
 }
@@ -138,14 +181,21 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case KEY_RECIPE: parse_recipe(state, arg, o); break;
     case KEY_STRICT: o->strict = true; break;
-    case KEY_THREADS: parse_threads(state, arg, o); break;
+    case KEY_THREADS: o->threads = (int)parse_number(state, "threads", arg, 1, 4096); break;
     case KEY_JSON: o->json = arg; break;
     case KEY_JUNIT: o->junit = arg; break;
     case KEY_HTML: o->html = arg; break;
+    case KEY_PLUGIN: o->plugin = arg, o->asks_properties = true; break;
+    case KEY_DEVICE: parse_device(state, arg, o); break;
+    case KEY_CASES: o->cases = parse_number(state, "cases", arg, 1, INT32_MAX); break;
+    case KEY_SEED: o->seed = parse_number(state, "seed", arg, 1, INT64_MAX); break;
+    case KEY_REPLAY: o->replay = arg; break;
     case ARGP_KEY_ARG: add_path(arg, o); break;
-    case ARGP_KEY_NO_ARGS: argp_usage(state); break;
+    case ARGP_KEY_NO_ARGS:
+        if (!o->asks_properties) argp_usage(state);
+        break;
     case ARGP_KEY_END:
-        if (o->num_results == 0) argp_error(state, "no RESULTS to judge");
+        check_kind(state, o);
         refuse_overwriting(state, o);
         break;
     default: return ARGP_ERR_UNKNOWN;
@@ -155,10 +205,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 void options_parse(int argc, char **argv, struct options *options)
 {
-    static const struct argp argp = {.options = argp_options, .parser = parse, .args_doc = "INPUTS [NAME=]RESULTS...",
+    static const struct argp argp = {.options = argp_options, .parser = parse, .args_doc = "INPUTS [NAME=]RESULTS...\n--plugin FILE\n--device NAME",
                                      .doc = doc};
     argp_err_exit_status = AUDIT_EXIT_UNUSABLE;
-    *options = (struct options){.recipe = ref_recipe("flash")};
+    *options = (struct options){.device = ATTEST_REFERENCE};
     options->inputs = allocate((size_t)argc, sizeof *options->inputs);
     options->results = allocate((size_t)argc, sizeof *options->results);
     argp_parse(&argp, argc, argv, 0, NULL, options);

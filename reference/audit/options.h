@@ -3,6 +3,7 @@
 #define ATTEST_AUDIT_OPTIONS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "lib/attest.h"
 
@@ -28,12 +29,17 @@ struct results_path {
 };
 
 struct options {
+    bool asks_properties; /* of a plug-in or of attest itself; no files are read then */
+    const char *plugin;   /* a shared library; NULL: attest itself */
+    enum attest_device device;
+    int64_t cases, seed;
+    const char *replay;   /* one case; NULL: all properties */
     const char **inputs; /* one safetensors file or folder, or several .npy files */
     int num_inputs;
     struct results_path *results;
     int num_results;
     const char *settings[SETTING_NUM]; /* NULL: not given */
-    const struct attest_recipe *recipe;
+    const struct attest_recipe *recipe; /* of files never NULL; of plug-ins NULL: what each plan says */
     bool strict; /* conventions are not inferred */
     int threads; /* 0: all cores */
     const char *json, *junit, *html; /* NULL: not asked for */

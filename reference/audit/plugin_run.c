@@ -1,0 +1,202 @@
+/* plugin_run.c - a plug-in as an implementation: plans, workspaces, runs. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "reference/audit/plugin.h"
+#include "reference/audit/plugin_cuda.h"
+
+enum { ALIGN = 256, GUARD = 256, SECONDS = 60, POISON = 0xff };
+
+static enum attest_status refuse(struct plugin *plugin, enum attest_status status, const char *function,
+                                 const char *sentence)
+{
+    plugin->status = status;
+    snprintf(plugin->refusal, sizeof plugin->refusal, "%s: %s: %s", function, attest_status_name(status),
+             sentence != NULL && *sentence != '\0' ? sentence : "(no sentence)");
+    return status;
+}
+
+static enum attest_status answer(struct plugin *plugin, enum attest_status status, const char *function)
+{
+    return status == ATTEST_OK ? status : refuse(plugin, status, function, plugin->functions.last_error());
+}
+
+/* ---- plans ---- */
+
+static enum attest_status make_plan(struct plugin *plugin, const struct attest_problem *problem,
+                                    struct attest_plan **plan)
+{
+    struct attest_problem on_device = *problem;
+    on_device.device = plugin->device;
+    *plan = NULL;
+    return answer(plugin, plugin->functions.plan_create(&on_device, plan), "attest_plan_create");
+}
+
+static bool is_same(const struct attest_recipe *a, const struct attest_recipe *b)
+{
+    return a->accumulate == b->accumulate && a->round_p == b->round_p && a->round_ds == b->round_ds &&
+           a->round_dkv_heads == b->round_dkv_heads && a->delta == b->delta && a->tile_k == b->tile_k &&
+           a->round_p_ds == b->round_p_ds && a->exp_error == b->exp_error && a->tanh_error == b->tanh_error;
+}
+
+void plugin_note_recipe(struct plugin_recipes *recipes, const struct attest_recipe *recipe, const char *name)
+{
+    for (int i = 0; i < recipes->count; ++i)
+        if (is_same(&recipes->recipe[i], recipe) && strncmp(recipes->name[i], name, PLUGIN_NAME - 1) == 0) return;
+    if (recipes->count == PLUGIN_MAX_RECIPES) return;
+    recipes->recipe[recipes->count] = *recipe;
+    snprintf(recipes->name[recipes->count++], PLUGIN_NAME, "%s", name);
+}
+
+/* The recipe that the pass will be judged by. */
+static enum attest_status find_recipe(struct plugin *plugin, const struct attest_plan *plan, bool backward)
+{
+    const struct plugin_functions *f = &plugin->functions;
+    const bool own = backward && f->plan_backward_recipe != NULL;
+    const char *const function = own ? "attest_plan_backward_recipe" : "attest_plan_recipe";
+    const struct attest_recipe *recipe = plugin->recipe;
+    if (recipe == NULL) recipe = own ? f->plan_backward_recipe(plan) : f->plan_recipe(plan);
+    if (recipe == NULL) return refuse(plugin, ATTEST_INVALID, function, "it returned NULL: name a recipe by --recipe");
+    if (recipe->struct_size < sizeof *recipe) {
+        char sentence[128];
+        snprintf(sentence, sizeof sentence, "the recipe's struct_size is %u, but must be at least %zu",
+                 recipe->struct_size, sizeof *recipe);
+        return refuse(plugin, ATTEST_INVALID, function, sentence);
+    }
+    struct attest_recipe *const kept = &plugin->recipes[backward];
+    memcpy(kept, recipe, sizeof *kept);
+    if (kept->name == NULL) kept->name = "without a name";
+    plugin_note_recipe(&plugin->seen, kept, kept->name);
+    if (backward) plugin->implementation.backward_recipe = kept;
+    else plugin->implementation.recipe = kept;
+    return ATTEST_OK;
+}
+
+enum attest_status plugin_takes(struct plugin *plugin, const struct attest_problem *problem)
+{
+    struct attest_plan *plan;
+    enum attest_status status = make_plan(plugin, problem, &plan);
+    if (status != ATTEST_OK) return status;
+    status = find_recipe(plugin, plan, problem->dq.dtype != ATTEST_ABSENT);
+    plugin->functions.plan_destroy(plan);
+    plugin->plans += status == ATTEST_OK;
+    return status;
+}
+
+/* ---- runs ---- */
+
+static enum attest_status call(struct plugin *plugin, const struct attest_plan *plan, bool backward,
+                               const struct attest_backward_args *a, void *workspace, size_t bytes)
+{
+    const struct plugin_functions *f = &plugin->functions;
+    if (backward) return answer(plugin, f->run_backward(plan, a, workspace, bytes, NULL), "attest_run_backward");
+    return answer(plugin, f->run_forward(plan, &a->forward, workspace, bytes, NULL), "attest_run_forward");
+}
+
+static enum attest_status run_on_host(struct plugin *plugin, const struct attest_plan *plan, bool backward,
+                                      const struct attest_backward_args *a, size_t bytes)
+{
+    const size_t room = bytes + GUARD < bytes ? 0 : (bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    unsigned char *workspace = room != 0 ? aligned_alloc(ALIGN, room) : NULL;
+    if (workspace == NULL)
+        return refuse(plugin, ATTEST_OUT_OF_MEMORY, "attest_plan_workspace", "it asks for more than there is");
+    memset(workspace, POISON, room);
+    enum attest_status status = call(plugin, plan, backward, a, bytes != 0 ? workspace : NULL, bytes);
+    for (size_t i = bytes; i < room && status == ATTEST_OK; ++i)
+        if (workspace[i] != POISON)
+            status = refuse(plugin, ATTEST_DEVICE_ERROR, backward ? "attest_run_backward" : "attest_run_forward",
+                            "it wrote past the end of its workspace");
+    free(workspace);
+    return status;
+}
+
+static enum attest_status run_on_cuda(struct plugin *plugin, const struct attest_problem *p,
+                                      const struct attest_plan *plan, bool backward,
+                                      const struct attest_backward_args *a, size_t bytes)
+{
+    struct attest_backward_args on_device;
+    void *workspace;
+    const char *wrong = plugin_cuda_send(p, a, backward, bytes, &on_device, &workspace);
+    if (wrong != NULL) return refuse(plugin, ATTEST_DEVICE_ERROR, "CUDA", wrong);
+    const enum attest_status status = call(plugin, plan, backward, &on_device, workspace, bytes);
+    if (status == ATTEST_OK && (wrong = plugin_cuda_fetch()) != NULL)
+        return refuse(plugin, ATTEST_DEVICE_ERROR, backward ? "attest_run_backward" : "attest_run_forward", wrong);
+    return status;
+}
+
+static enum attest_status run_plan(struct plugin *plugin, const struct attest_problem *p,
+                                   const struct attest_plan *plan, bool backward, const struct attest_backward_args *a)
+{
+    size_t bytes[2] = {0, 0};
+    enum attest_status status = find_recipe(plugin, plan, backward);
+    if (status == ATTEST_OK)
+        status = answer(plugin, plugin->functions.plan_workspace(plan, &bytes[0], &bytes[1]), "attest_plan_workspace");
+    if (status != ATTEST_OK) return status;
+    return plugin->device == ATTEST_CUDA ? run_on_cuda(plugin, p, plan, backward, a, bytes[backward])
+                                         : run_on_host(plugin, plan, backward, a, bytes[backward]);
+}
+
+static enum attest_status run(const struct implementation *self, const struct attest_problem *p, bool backward,
+                              const struct attest_backward_args *a)
+{
+    struct plugin *plugin = (struct plugin *)self;
+    struct attest_plan *plan;
+    alarm(SECONDS); /* what does not return is a crash, too */
+    enum attest_status status = make_plan(plugin, p, &plan);
+    if (status == ATTEST_OK) {
+        status = run_plan(plugin, p, plan, backward, a);
+        plugin->functions.plan_destroy(plan);
+    }
+    alarm(0);
+    return status;
+}
+
+static enum attest_status forward(const struct implementation *self, const struct attest_problem *p,
+                                  const struct attest_forward_args *a)
+{
+    struct attest_backward_args all = ATTEST_BACKWARD_ARGS_INIT;
+    all.forward = *a;
+    return run(self, p, false, &all);
+}
+
+static enum attest_status backward(const struct implementation *self, const struct attest_problem *p,
+                                   const struct attest_backward_args *a)
+{
+    return run(self, p, true, a);
+}
+
+/* ---- merges ---- */
+
+static enum attest_status merge_on_host(const struct implementation *self, const struct attest_merge_args *a)
+{
+    struct plugin *plugin = (struct plugin *)self;
+    return answer(plugin, plugin->functions.merge(a->num_states, a->rows, a->head_dim_v, a->o_states, a->lse_states,
+                                                  a->o, a->lse), "attest_merge");
+}
+
+static enum attest_status merge_on_device(const struct implementation *self, const struct attest_merge_args *a)
+{
+    struct plugin *plugin = (struct plugin *)self;
+    struct attest_merge_args on_device = *a;
+    on_device.device = plugin->device;
+    const char *wrong = plugin->device == ATTEST_CUDA ? plugin_cuda_send_merge(a, &on_device) : NULL;
+    if (wrong != NULL) return refuse(plugin, ATTEST_DEVICE_ERROR, "CUDA", wrong);
+    const enum attest_status status =
+        answer(plugin, plugin->functions.merge_states(&on_device, NULL), "attest_merge_states");
+    if (status != ATTEST_OK || plugin->device != ATTEST_CUDA || (wrong = plugin_cuda_fetch()) == NULL) return status;
+    return refuse(plugin, ATTEST_DEVICE_ERROR, "attest_merge_states", wrong);
+}
+
+void plugin_implementation(struct plugin *plugin, const char *name)
+{
+    const bool on_host = plugin->device == ATTEST_REFERENCE, has_merge = plugin_has_merge(plugin);
+    plugin->implementation = (struct implementation){
+        .name = name,
+        .recipe = plugin->recipe != NULL ? plugin->recipe : ref_recipe("fp32"), /* until a plan says which */
+        .forward = forward,
+        .backward = backward,
+        .merge = !has_merge ? emulate_merge : on_host ? merge_on_host : merge_on_device,
+        .merge_recipe = has_merge && !on_host ? ref_kernel_recipe("merge") : NULL,
+        .is_partial = true};
+}

@@ -1,0 +1,102 @@
+/* faulty.c - plug-ins with one fault each, for tests: unfused.c, wrong in the way that is defined. */
+#define attest_version honest_version
+#define attest_plan_create honest_plan_create
+#define attest_plan_recipe honest_plan_recipe
+#define attest_run_forward honest_run_forward
+#define attest_run_backward honest_run_backward
+#include "reference/audit/plugins/unfused.c"
+#undef attest_version
+#undef attest_plan_create
+#undef attest_plan_recipe
+#undef attest_run_forward
+#undef attest_run_backward
+
+#include <signal.h>
+#include <unistd.h>
+
+uint32_t attest_version(void)
+{
+#ifdef FAULT_VERSION
+    return 90900;
+#else
+    return honest_version();
+#endif
+}
+
+enum attest_status attest_plan_create(const struct attest_problem *problem, struct attest_plan **plan)
+{
+    struct attest_problem seen = *problem;
+#ifdef FAULT_STRUCT_SIZE
+    seen.struct_size -= 8; /* made for a shorter struct */
+#endif
+#ifdef FAULT_REFUSES_ALL
+    return refuse(ATTEST_UNSUPPORTED, "nothing is taken today");
+#endif
+    return honest_plan_create(&seen, plan);
+}
+
+#ifndef FAULT_NO_RECIPE
+const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
+{
+    static struct attest_recipe changed;
+    changed = *honest_plan_recipe(plan);
+#ifdef FAULT_RECIPE_NULL
+    return NULL;
+#endif
+#ifdef FAULT_RECIPE_SIZE
+    changed.struct_size = 0;
+#endif
+#ifdef FAULT_RECIPE_LOOSE
+    changed.exp_error = 1e3; /* a bound that nothing can fail */
+#endif
+    return &changed;
+}
+#endif
+
+#ifndef FAULT_NO_FORWARD
+enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
+                                      void *workspace, size_t workspace_bytes, void *stream)
+{
+    const enum attest_status status = honest_run_forward(plan, args, workspace, workspace_bytes, stream);
+    const struct attest_problem *p = &plan->problem;
+    const int is_long = p->batch > 0 && p->seqlen_q > 5 && p->seqlen_k > 0;
+    (void)is_long;
+#ifdef FAULT_CRASH
+    if (is_long) raise(SIGSEGV);
+#endif
+#ifdef FAULT_HANG
+    if (is_long) raise(SIGALRM); /* as after a minute */
+#endif
+#ifdef FAULT_EXIT
+    if (is_long) _exit(0);
+#endif
+#ifdef FAULT_PAST_OUTPUT
+    if (is_long) at(&p->o, args->o, p->batch - 1, p->seqlen_q - 1, p->num_heads_q - 1)[p->head_dim_v] = 0;
+#endif
+#ifdef FAULT_PAST_WORKSPACE
+    if (is_long) ((float *)workspace)[workspace_bytes / sizeof(float)] = 0;
+#endif
+#ifdef FAULT_WRITES_INPUT
+    if (is_long) *at(&p->k, args->k, 0, 0, 0) += 1;
+#endif
+#ifdef FAULT_NO_SENTENCE
+    if (is_long) return last_error = NULL, ATTEST_DEVICE_ERROR;
+#endif
+    return status;
+}
+#endif
+
+#ifndef FAULT_NO_BACKWARD
+enum attest_status attest_run_backward(const struct attest_plan *plan, const struct attest_backward_args *args,
+                                       void *workspace, size_t workspace_bytes, void *stream)
+{
+#ifdef FAULT_CRASH_BACKWARD
+    abort();
+#endif
+    return honest_run_backward(plan, args, workspace, workspace_bytes, stream);
+}
+#endif
+
+#ifdef FAULT_CRASH_AT_LOAD
+__attribute__((constructor)) static void fall(void) { abort(); }
+#endif
