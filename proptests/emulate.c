@@ -90,7 +90,8 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
     if (max == -INFINITY && MUTANT(head, MUTANT_MAXIMUM_RESET)) max = 0.0f;
     if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
 
-    const float alpha = rows->max[i] == INFINITY ? 1.0f : head_exp(head, 0, rows->max[i], max);
+    const bool stays = rows->max[i] == max && max != -INFINITY; /* so does what was added up, exactly */
+    const float alpha = stays ? 1.0f : head_exp(head, 0, rows->max[i] - max, 0.0f);
     rows->max[i] = max;
     rows->sum[i] *= alpha;
     for (int64_t x = 0; x < head->p->head_dim_v; ++x) rows->o[i][x] *= alpha;

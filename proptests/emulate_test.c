@@ -53,7 +53,7 @@ Test(formats, fp32_rounds_as_the_reference_says)
 /* c + sum a_l b_l in one call. */
 static float dot(int32_t accumulate, int count, const float *a, const float *b, float c)
 {
-    const struct unit unit = {accumulate, {-126, -126}};
+    const struct unit unit = {.accumulate = accumulate, .min_exponent = {-126, -126}};
     float a_copy[64], b_copy[64];
     memcpy(a_copy, a, (size_t)count * sizeof *a);
     memcpy(b_copy, b, (size_t)count * sizeof *b);
@@ -96,7 +96,7 @@ Test(unit, an_infinity_or_a_nan_stays_in_its_own_elements)
 {
     float a[] = {1.0f, 0.0f, 2.0f}, b[] = {3.0f, INFINITY, NAN};
     for (int accumulate = ATTEST_ACC_FP32; accumulate <= ATTEST_ACC_HOPPER; ++accumulate) {
-        const struct unit unit = {accumulate, {-126, -126}};
+        const struct unit unit = {.accumulate = accumulate, .min_exponent = {-126, -126}};
         const unsigned char first[] = {1, 0, 0}, second[] = {1, 1, 0};
         const struct matrix left = {a, 3, 1}, right = {b, 1, 3};
         float c = 0.0f;

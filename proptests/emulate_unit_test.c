@@ -22,7 +22,8 @@ static int compare(int generation, int format, int family)
     for (int i = 0; i < M * K; ++i) a[i] = emulate_load(dtype, a_bits, i);
     for (int i = 0; i < N * K; ++i) b[i] = emulate_load(dtype, b_bits, i);
     sim_unit(generation, format, M, N, K, a_bits, b_bits, c, d);
-    const struct unit unit = {generation == SIM_SM_90 ? ATTEST_ACC_HOPPER : ATTEST_ACC_AMPERE, {least, least}};
+    const struct unit unit = {.accumulate = generation == SIM_SM_90 ? ATTEST_ACC_HOPPER : ATTEST_ACC_AMPERE,
+                              .min_exponent = {least, least}};
     unit_multiply(&unit, M, N, K, (struct matrix){a, K, 1}, (struct seen){0}, (struct matrix){b, 1, K},
                   (struct matrix){c, N, 1});
     return memcmp(c, d, sizeof c);
