@@ -20,35 +20,41 @@ __attribute__((format(printf, 3, 4))) static bool refuse(char *why, size_t bytes
     return false;
 }
 
-/* Everything that is an interval of keys; no masks of bytes, nothing done to scores. */
-static bool forward_fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
+/* What all kernels that read scores.h ask for. */
+static bool is_in_reach(const struct attest_problem *p, char *why, size_t bytes)
 {
-    const struct {
-        const char *field;
-        int32_t dtype;
-    } absent[] = {{"bias", p->bias.dtype}, {"mask", p->mask.dtype}, {"block_mask", p->block_mask.dtype}};
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; ++i)
-        if (absent[i].dtype != ATTEST_ABSENT)
-            return refuse(why, bytes, "%s.dtype = %d, but must be absent", absent[i].field, (int)absent[i].dtype);
     const int64_t longest = p->seqlen_q > p->seqlen_k ? p->seqlen_q : p->seqlen_k;
     if (longest > INT32_MAX - 128) /* rows of tiles that hang over are counted in 32 bits, too */
         return refuse(why, bytes, "seqlen_%c = %lld, but must be at most %d", p->seqlen_q == longest ? 'q' : 'k',
                       (long long)longest, INT32_MAX - 128);
-    if (p->q.dtype > ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be fp32, fp16 or bf16", p->q.dtype);
-    if (p->softcap != 0) return refuse(why, bytes, "softcap = %g, but must be 0", (double)p->softcap);
-    if (p->has_alibi) return refuse(why, bytes, "has_alibi = 1, but must be 0");
-    if (p->dropout_p != 0) return refuse(why, bytes, "dropout_p = %g, but must be 0", (double)p->dropout_p);
-    if (fabsf(p->softmax_scale) >= 0x1p127f) /* times log2 e it must be a number */
+    if (!(fabsf(p->softmax_scale) < 0x1p127f)) /* times log2 e they must be numbers */
         return refuse(why, bytes, "softmax_scale = %g, but must be below 2^127 in size", (double)p->softmax_scale);
+    if (p->softcap != 0 && !(p->softcap < 0x1p127f && fabsf(p->softmax_scale / p->softcap) < 0x1p127f))
+        return refuse(why, bytes, "softcap = %g, but must be below 2^127 and above softmax_scale / 2^127",
+                      (double)p->softcap);
     return true;
 }
 
+static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->q.dtype > ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be fp32, fp16 or bf16", p->q.dtype);
+    return is_in_reach(p, why, bytes);
+}
+
+/* Of delta, one fp32 a row and head. */
+static size_t delta_bytes(const struct attest_problem *p)
+{
+    const int64_t rows = p->ragged ? p->total_q : p->batch * p->seqlen_q;
+    return (size_t)rows * (size_t)p->num_heads_q * sizeof(float);
+}
+
 const struct forward_kernel forward_kernels[] = {
-    {"forward_fp32", forward_fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda)},
+    {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda)},
     {0},
 };
 
 const struct backward_kernel backward_kernels[] = {
+    {"backward_fp32", fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda)},
     {0},
 };
 

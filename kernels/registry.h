@@ -46,6 +46,7 @@ extern const struct merge_kernel merge_kernel;
 
 /* The launchers, for tests that compare machines. */
 forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;
+backward_launcher backward_fp32_sim, backward_fp32_cuda, backward_fp32_sim_poly, backward_fp32_cuda_poly;
 merge_launcher merge_sim, merge_cuda, merge_sim_poly, merge_cuda_poly;
 
 #ifdef __cplusplus

@@ -76,6 +76,13 @@ DEVICE tile_keys keys_of_rows(const forward_params &p, const sequence &s, int32_
     return {{top.first, bottom.last}, {bottom.first, top.last}};
 }
 
+/* Rows that some of the keys first .. last - 1, all inside used_k, are seen by. */
+DEVICE interval rows_of_keys(const forward_params &p, const sequence &s, int32_t first, int32_t last)
+{
+    if (first >= last) return {0, 0};
+    return {rows_of_key(p, s, first).first, rows_of_key(p, s, last - 1).last};
+}
+
 /* ---- masks of bytes, biases, ALiBi ------------------------------------------------------------------------------ */
 
 /* What scores of one sequence and query head are made of. */

@@ -1,5 +1,7 @@
 /* devices_test.c - kernels through the public calls: which one a plan picks, what it gives, how a fault is said. */
 #include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,15 +13,12 @@
 #include "lib/testing.h"
 #include "reference/bounds.h"
 
-/* Forward alone, without what no kernel takes. */
-static struct attest_problem kernel_problem(int32_t device)
+/* Everything at once; delta is computed. */
+static struct attest_problem kernel_problem(int32_t device, bool ragged)
 {
-    struct attest_problem p = whole_problem();
+    struct attest_problem p = ragged ? ragged_problem() : whole_problem();
     p.device = device;
-    p.dq.dtype = p.dk.dtype = p.dv.dtype = p.dbias.dtype = ATTEST_ABSENT;
-    p.dout.dtype = p.dlse.dtype = p.delta.dtype = ATTEST_ABSENT;
-    p.bias.dtype = p.mask.dtype = p.block_mask.dtype = ATTEST_ABSENT;
-    p.has_alibi = 0, p.softcap = p.dropout_p = 0;
+    p.delta.dtype = ATTEST_ABSENT;
     return p;
 }
 
@@ -30,61 +29,80 @@ static struct attest_plan *plan_of(const struct attest_problem *p)
     return plan;
 }
 
-Test(devices, a_plan_names_its_kernel)
+Test(devices, a_plan_names_its_kernels)
 {
-    const struct attest_problem p = kernel_problem(ATTEST_SIM);
+    const struct attest_problem p = kernel_problem(ATTEST_SIM, false);
     struct attest_plan *plan = plan_of(&p);
+    size_t forward_bytes, backward_bytes;
     cr_assert_str_eq(attest_plan_kernel(plan), "forward_fp32");
     cr_assert_eq(attest_plan_recipe(plan), ref_kernel_recipe("forward_fp32"));
     cr_assert_not_null(attest_plan_recipe(plan));
+    cr_assert_str_eq(attest_plan_backward_kernel(plan), "backward_fp32");
+    cr_assert_eq(attest_plan_backward_recipe(plan), ref_kernel_recipe("backward_fp32"));
+    cr_assert_not_null(attest_plan_backward_recipe(plan));
+    cr_assert_eq(attest_plan_workspace(plan, &forward_bytes, &backward_bytes), ATTEST_OK);
+    cr_assert_eq(forward_bytes, 0);
+    cr_assert_eq(backward_bytes, 256); /* ROWS_Q * HEADS_Q fp32, rounded up */
     attest_plan_destroy(plan);
 }
 
-static void run(int32_t device, struct buffers *b, struct sim_gpu *gpu)
+/* Forward, then backward of its results. The workspace is poison. */
+static void run(const struct attest_problem *p, struct buffers *b, struct sim_gpu *gpu)
 {
-    const struct attest_problem p = kernel_problem(device);
-    struct attest_plan *plan = plan_of(&p);
+    static _Alignas(256) char workspace[512];
+    struct attest_plan *plan = plan_of(p);
     fill_buffers(b);
+    memset(workspace, 0xff, sizeof workspace);
     cr_assert_eq(attest_run_forward(plan, &b->args.forward, NULL, 0, gpu), ATTEST_OK, "%s", attest_last_error());
+    cr_assert_eq(attest_run_backward(plan, &b->args, workspace, sizeof workspace, gpu), ATTEST_OK, "%s",
+                 attest_last_error());
     attest_plan_destroy(plan);
 }
 
-/* Both results lie within the bound of the recipe. */
-static void check_forward(const struct buffers *b, const char *kernel)
+/* Every result lies within the bound of the recipe. */
+static void check(const struct attest_problem *p, const struct buffers *b, const struct attest_recipe *forward,
+                  const struct attest_recipe *backward)
 {
-    static double o[ROWS_Q * HEADS_Q * HEAD_DIM_V], lse[ROWS_Q * HEADS_Q], o_bound[sizeof o / sizeof *o],
-        lse_bound[sizeof lse / sizeof *lse];
-    const struct attest_problem p = kernel_problem(ATTEST_REFERENCE);
-    const struct attest_forward_args *a = &b->args.forward;
-    const struct attest_recipe *recipe = ref_kernel_recipe(kernel);
-    const struct ref_forward oracle = {o, lse};
-    const struct ref_bound bounds[] = {[REF_O] = {.bound = o_bound}, [REF_LSE] = {.bound = lse_bound}};
-    cr_assert_eq(ref_forward(&p, a, &oracle, 1), ATTEST_OK);
-    cr_assert_eq(ref_bound_forward(&p, a, recipe != NULL ? recipe : ref_recipe(kernel), &bounds[REF_O],
-                                   &bounds[REF_LSE], 1), ATTEST_OK);
-    for (enum ref_tensor t = REF_O; t <= REF_LSE; ++t) {
+    enum { MOST = ROWS_Q * HEADS_Q * HEAD_DIM };
+    static double oracle[REF_NUM_TENSORS][MOST], bound[REF_NUM_TENSORS][MOST];
+    const void *const got[] = {[REF_O] = b->o,   [REF_LSE] = b->lse, [REF_DQ] = b->dq,      [REF_DK] = b->dk,
+                               [REF_DV] = b->dv, [REF_DBIAS] = b->dbias, [REF_DSINK] = b->dsink};
+    const struct ref_forward results = {oracle[REF_O], oracle[REF_LSE]};
+    const struct ref_backward gradients = {oracle[REF_DQ],    oracle[REF_DK],    oracle[REF_DV],
+                                           oracle[REF_DBIAS], oracle[REF_DSINK], NULL};
+    struct ref_bound bounds[REF_NUM_TENSORS] = {{NULL}};
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) bounds[t].bound = bound[t];
+    cr_assert_eq(ref_forward(p, &b->args.forward, &results, 1), ATTEST_OK);
+    cr_assert_eq(ref_backward(p, &b->args, NULL, &gradients, 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_forward(p, &b->args.forward, forward, &bounds[REF_O], &bounds[REF_LSE], 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(p, &b->args, backward, bounds, 1), ATTEST_OK);
+    for (enum ref_tensor t = REF_O; t < REF_NUM_TENSORS; ++t) {
         struct ref_report r;
-        ref_judge(&p, a, t, t == REF_O ? b->o : b->lse, t == REF_O ? o : lse, &bounds[t], 0, &r);
-        cr_assert_eq(r.verdict, REF_PASS, "%s of %s is %g, not %g, with a bound of %g", ref_tensor_names[t], kernel,
-                     r.use_got, r.use_want, r.use_bound);
+        ref_judge(p, &b->args.forward, t, got[t], oracle[t], &bounds[t], 0, &r);
+        cr_assert_eq(r.verdict, REF_PASS, "%s of %s is %g, not %g, with a bound of %g", ref_tensor_names[t],
+                     t <= REF_LSE ? forward->name : backward->name, r.use_got, r.use_want, r.use_bound);
     }
 }
 
-Test(devices, sim_gives_what_the_reference_gives)
+static void compare_devices(bool ragged)
 {
     static struct buffers want, got, again;
     const struct sim_options options = {.generation = SIM_SM_80, .async = SIM_ASYNC_RANDOM, .seed = 7, .workers = 2};
+    const struct attest_problem on_reference = kernel_problem(ATTEST_REFERENCE, ragged);
+    const struct attest_problem on_sim = kernel_problem(ATTEST_SIM, ragged);
     struct sim_gpu *gpu = sim_gpu_create(&options);
-    run(ATTEST_REFERENCE, &want, NULL);
-    run(ATTEST_SIM, &got, NULL);
-    run(ATTEST_SIM, &again, gpu);
-    cr_assert_eq(memcmp(got.o, again.o, sizeof got.o), 0);
-    cr_assert_eq(memcmp(got.lse, again.lse, sizeof got.lse), 0);
+    run(&on_reference, &want, NULL);
+    run(&on_sim, &got, NULL);
+    run(&on_sim, &again, gpu);
+    cr_assert_eq(memcmp(&got, &again, offsetof(struct buffers, args)), 0);
     cr_assert_gt(sim_counts(gpu)->launches, 0);
     sim_gpu_destroy(gpu);
-    check_forward(&want, "fp32"); /* the oracle's own, rounded once */
-    check_forward(&got, "forward_fp32");
+    check(&on_reference, &want, ref_recipe("fp32"), ref_recipe("fp32")); /* the oracle's own, rounded once */
+    check(&on_reference, &got, ref_kernel_recipe("forward_fp32"), ref_kernel_recipe("backward_fp32"));
 }
+
+Test(devices, sim_gives_what_the_reference_gives) { compare_devices(false); }
+Test(devices, sim_gives_what_the_reference_gives_ragged) { compare_devices(true); }
 
 /* A kernel that forgets to launch. */
 static int launch_nothing(const struct forward_params *params, void *stream)
@@ -97,7 +115,7 @@ Test(devices, a_finding_is_a_device_error)
 {
     static struct buffers b;
     const struct forward_kernel lazy = {.name = "lazy", .sim = launch_nothing};
-    struct attest_plan plan = {.problem = kernel_problem(ATTEST_SIM), .forward = &lazy};
+    struct attest_plan plan = {.problem = kernel_problem(ATTEST_SIM, false), .forward = &lazy};
     fill_buffers(&b);
     cr_assert_eq(attest_run_forward(&plan, &b.args.forward, NULL, 0, NULL), ATTEST_DEVICE_ERROR);
     cr_assert(strlen(attest_last_error()) > 20, "%s", attest_last_error());
@@ -138,7 +156,7 @@ Test(devices, a_workspace_is_checked)
 Test(devices, lengths_are_checked)
 {
     static struct buffers b;
-    const struct attest_problem p = kernel_problem(ATTEST_SIM);
+    const struct attest_problem p = kernel_problem(ATTEST_SIM, false);
     struct attest_plan *plan = plan_of(&p);
     fill_buffers(&b);
     b.seqused_k[1] = SEQLEN_K + 1;

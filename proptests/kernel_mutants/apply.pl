@@ -1,5 +1,6 @@
 # apply.pl MUTANTS FILES... OUTPUT_FOLDER: writes each mutant as OUTPUT_FOLDER/NAME.cu, and their table as
-# OUTPUT_FOLDER/kernel_mutants_list.h. Dies where a text is not found exactly once.
+# OUTPUT_FOLDER/kernel_mutants_list.h. Headers among the files stand in the place where they are included first.
+# Dies where a text is not found exactly once.
 use strict;
 use warnings;
 
@@ -10,6 +11,13 @@ for my $file (@files) {
     local $/;
     open my $in, '<', $file or die "$file: $!\n";
     $source{$file =~ s|.*/||r} = <$in>;
+}
+
+# The source with the headers that are at hand in it.
+sub expanded {
+    my ($code, $seen) = @_;
+    return $code =~ s{^#include "kernels/(\w+\.h)"\n}{
+        !exists $source{$1} ? $& : $seen->{$1}++ ? '' : expanded($source{$1}, $seen)}gmer;
 }
 
 my (@mutants, $text);
@@ -27,7 +35,7 @@ open my $table, '>', "$folder/kernel_mutants_list.h" or die "$folder: $!\n";
 for my $m (@mutants) {
     my ($from, $to) = (join("\n", @{ $m->{from} }), join("\n", @{ $m->{to} }));
     my $kernel = $m->{file} =~ s/\.cu$//r;
-    my $code = $source{ $m->{file} } // die "$m->{name}: there is no $m->{file}\n";
+    my $code = expanded($source{ $m->{file} } // die("$m->{name}: there is no $m->{file}\n"), {});
     my $found = () = $code =~ /\Q$from\E/g;
     die "$m->{name}: found $found times in $m->{file}, not once:\n$from\n" if $found != 1;
     $code =~ s/\Q$from\E/$to/;

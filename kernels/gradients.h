@@ -1,0 +1,68 @@
+/* gradients.h - what one score adds to the gradients, in fp32: lib/contract.md section 3. */
+#ifndef ATTEST_KERNELS_GRADIENTS_H
+#define ATTEST_KERNELS_GRADIENTS_H
+
+#include "kernels/device/device.h"
+#include "kernels/params.h"
+#include "kernels/scores.h"
+
+/* dbias and dsink of a backward pass, where they are wanted, once `delta` is what delta_at says: dbias.cu, dsink.cu. */
+extern "C" int KERNEL_SYMBOL(dbias)(const struct backward_params *p, const float *delta, void *stream);
+extern "C" int KERNEL_SYMBOL(dsink)(const struct backward_params *p, const float *delta, void *stream);
+
+/* What a backward pass knows of a query row. */
+struct row_state {
+    float lse; /* in base 2 */
+    float delta, dlse;
+};
+
+/* Where the workspace keeps delta of row `row` of the sequence: [num_heads_q][rows_q]. */
+DEVICE int64_t delta_at(const forward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
+{
+    const int64_t first = p.cu_seqlens_q != nullptr ? s.first_q : b * p.seqlen_q;
+    return head * p.rows_q + first + row;
+}
+
+/* One fp32 of a tensor without x; 0 where there is no tensor. */
+DEVICE float load_scalar(const row_tensor &t, const sequence &s, int64_t b, int32_t row, int64_t head)
+{
+    return t.data != nullptr ? load_feature(row_of(t, b, s.first_q + row, head, 1), 0) : 0.0f;
+}
+
+/* `delta` NULL: not known yet, 0. Rows past used_q have no state: zeros. */
+DEVICE row_state load_row_state(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head,
+                                const float *delta)
+{
+    if (row >= s.used_q) return {0, 0, 0};
+    return {load_scalar(p.forward.lse, s, b, row, head) * LOG2_E,
+            delta != nullptr ? delta[delta_at(p.forward, s, b, row, head)] : 0.0f,
+            load_scalar(p.dlse, s, b, row, head)};
+}
+
+/* Of one row and key. Where the row does not see the key, the numbers mean nothing. */
+struct gradient {
+    bool visible;
+    float p, dropped_p; /* dropped_p = m p, m of dropout: dv += dropped_p dout */
+    float dp, dx, ds;   /* dq += softmax_scale ds k, dk += softmax_scale ds q, dbias = dx */
+};
+
+/* Of q . k = dot and dout . v = dout_v. */
+DEVICE gradient find_gradient(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row,
+                              int32_t key, float dot, float dout_v, const row_state &state)
+{
+    const interval keys = keys_of_row(p, s, row);
+    gradient out = {};
+    if (key < keys.first || key >= keys.last) return out;
+    const score x = find_score(p, rule, s, row, key, dot);
+    dropout_bits bits = {-1, {}};
+    const float multiplier = is_kept(p, rule, row, key, bits) ? p.dropout_multiplier : 0;
+    out.visible = x.visible;
+    out.p = exp2_f32(x.y - state.lse);
+    out.dropped_p = multiplier * out.p;
+    out.dp = multiplier * dout_v;
+    out.dx = out.p * (out.dp - state.delta + state.dlse);
+    out.ds = out.dx * x.slope;
+    return out;
+}
+
+#endif
