@@ -77,7 +77,7 @@ struct plugin_share {
 struct plugin_result {
     enum plugin_verdict verdict;
     int64_t drawn, cases, refused; /* cases: that count; refused: answered UNSUPPORTED */
-    int64_t family_cases[NUM_FAMILIES];
+    int64_t family_cases[NUM_FAMILIES], feature_cases[NUM_FEATURES];
     struct plugin_share shares[NUM_FAMILIES][REF_NUM_TENSORS];
     char message[PLUGIN_SENTENCE]; /* what is wrong, or why nothing was asked; "" */
     char line[CHECK_MAX_LINE];     /* replays the smallest failing case; "" */

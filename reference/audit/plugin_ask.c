@@ -171,12 +171,14 @@ static void try_apart(struct plugin *plugin, const struct property *property, st
 
 static double larger(double a, double b) { return !(b <= a) ? b : a; }
 
-static void count(struct plugin_result *result, const struct trial_record *record, enum family family)
+static void count(struct plugin_result *result, const struct trial_record *record, const struct prop_case *c)
 {
+    const enum family family = c->data.family;
     result->refused += record->verdict == TRIAL_DISCARDED && record->was_refused;
     if (record->verdict == TRIAL_DISCARDED) return;
     result->cases += 1;
     result->family_cases[family] += 1;
+    for (int f = 0; f < NUM_FEATURES; ++f) result->feature_cases[f] += c->features >> f & 1;
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
         struct plugin_share *share = &result->shares[family][t];
         share->use = larger(share->use, record->context.use[t]);
@@ -194,7 +196,7 @@ static int trial(struct prop_case *c, const struct implementation *self, struct 
     memset(record, 0, sizeof *record);
     q->result->drawn += !q->has_failed;
     (q->apart != NULL ? try_apart : try_here)(plugin, q->property, c, record);
-    if (!q->has_failed) count(q->result, record, c->data.family);
+    if (!q->has_failed) count(q->result, record, c);
     if (record->verdict > TRIAL_PASSES && !q->has_failed) q->until = seconds() + 60, q->has_failed = true;
     q->result->recipes = record->seen;
     if (*record->context.message != '\0') memcpy(context->message, record->context.message, sizeof context->message);

@@ -104,6 +104,27 @@ static void print_properties(const struct plugin_audit *audit, FILE *out)
     }
 }
 
+static int64_t cases_with(const struct plugin_audit *audit, int feature)
+{
+    int64_t cases = 0;
+    for (int i = 0; properties[i].name != NULL; ++i) cases += audit->results[i].feature_cases[feature];
+    return cases;
+}
+
+static void print_features(const struct plugin_audit *audit, FILE *out)
+{
+    enum { IN_A_ROW = 8 };
+    fprintf(out, "\ncases with");
+    for (int f = 0, printed = 0; f < NUM_FEATURES; ++f) {
+        const int64_t cases = cases_with(audit, f);
+        if (cases == 0) continue;
+        fprintf(out, "%s %s %" PRId64, printed == 0 ? "" : printed % IN_A_ROW == 0 ? ",\n          " : ",",
+                feature_names[f], cases);
+        ++printed;
+    }
+    fputc('\n', out);
+}
+
 /* A family without cases has no row; a tensor of which no bound proved anything has a v. */
 static void print_shares(const struct plugin_audit *audit, FILE *out)
 {
@@ -146,6 +167,7 @@ void plugin_report_table(const struct plugin_audit *audit, FILE *out)
     print_recipes(audit, out);
     for (int backward = 0; backward < 2; ++backward) print_refused(audit->survey, backward, out);
     print_properties(audit, out);
+    print_features(audit, out);
     print_shares(audit, out);
     print_failures(audit, out);
     for (int v = 0; v < PLUGIN_NUM_VERDICTS; ++v) total += counts[v];
@@ -196,6 +218,14 @@ static json_t *json_property(const struct property *property, const struct plugi
                      (json_int_t)r->refused, "message", report_string(r->message), "replay", report_string(r->line));
 }
 
+static json_t *json_features(const struct plugin_audit *audit)
+{
+    json_t *features = json_object();
+    for (int f = 0; f < NUM_FEATURES; ++f)
+        json_object_set_new(features, feature_names[f], json_integer((json_int_t)cases_with(audit, f)));
+    return features;
+}
+
 static json_t *json_family(const struct plugin_audit *audit, int family)
 {
     json_t *tensors = json_object();
@@ -217,11 +247,12 @@ bool plugin_report_json(const struct plugin_audit *audit, const char *path)
     for (int i = 0; properties[i].name != NULL; ++i)
         json_array_append_new(asked, json_property(&properties[i], &audit->results[i]));
     for (int f = 0; f < NUM_FAMILIES; ++f) json_array_append_new(families, json_family(audit, f));
-    json_t *root = json_pack("{s:s, s:i, s:i, s:o, s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "schema",
+    json_t *root = json_pack("{s:s, s:i, s:i, s:o, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "schema",
                              "attest-audit-plugin", "version", 1, "exit_status", audit->exit_status, "plugin",
                              report_string(audit->name), "device", device_texts[o->device], "cases",
                              (json_int_t)o->cases, "seed", (json_int_t)o->seed, "recipes", json_recipes(audit),
-                             "refused", json_refused(audit->survey), "properties", asked, "families", families);
+                             "refused", json_refused(audit->survey), "properties", asked, "features",
+                             json_features(audit), "families", families);
     const bool written = root != NULL && json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) == 0;
     json_decref(root);
     return written;
