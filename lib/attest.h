@@ -345,7 +345,8 @@ ATTEST_API const char *attest_status_name(enum attest_status status);
 /* The sentence of this thread's last failed call; "" before any. Valid until its next failed call. */
 ATTEST_API const char *attest_last_error(void);
 
-/* ATTEST_VERSION of the library that runs, to be compared with the header's. */
+/* ATTEST_VERSION of the library that runs. It serves programs compiled with a header of its major version that is not
+ * newer: attest_version() / 10000 == ATTEST_VERSION_MAJOR && attest_version() >= ATTEST_VERSION. */
 ATTEST_API uint32_t attest_version(void);
 
 #ifdef __cplusplus
