@@ -7,7 +7,7 @@
  * Grid    x: tiles of TILE_Q query rows, the longest first where a window cuts them; y, z: batch * num_heads_q
  * Block   4 warps; a warp owns 32 neighbouring rows (16 where DIM is 256), its lanes share them as mma.sync has it
  * Shared  a tile of q, one of k, one of v: 32 KB at DIM 64, 64 KB at 128, 96 KB at 256
- * Phases  load q and k; for each tile of keys: load v beside s = q k^T, load the next k beside softmax and o += p v; write
+ * Phases  load q and k; for each tile of keys: load v beside s = q k^T, the next k beside softmax and o += p v; write o
  *
  * s and o are sums of the tensor cores in fp32. Weights are 2^(y - m), y the score in base 2, m the running maximum of
  * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where y is no more than c (q . k),
@@ -49,13 +49,12 @@ struct score_block {
 
 /* s = q k^T of a warp's rows. */
 template <typename T, int DIM, int BLOCKS>
-DEVICE void multiply_q_k(score_block (&scores)[BLOCKS], const uint16_t *q, int first_row, const uint16_t *k, int width)
+DEVICE void multiply_q_k(score_block (&scores)[BLOCKS], const uint16_t *q, int first_row, const uint16_t *k)
 {
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int n = 0; n < TILE_K / 8; ++n)
             UNROLL for (int e = 0; e < 4; ++e) scores[m].s[n][e] = 0;
     UNROLL for (int x = 0; x < DIM; x += 16) {
-        if (x >= width) break;
         uint32_t a[BLOCKS][4];
         UNROLL for (int m = 0; m < BLOCKS; ++m) load_a<DIM>(a[m], q, first_row + 16 * m, x);
         UNROLL for (int n = 0; n < TILE_K / 16; ++n) {
@@ -104,7 +103,8 @@ DEVICE void find_scores(const forward_params &p, const score_rule &rule, const s
     }
 }
 
-/* Scores of which one is +inf, against inf - inf: what is left of them is weight inf, 0 or NaN, relative to 0. */
+/* Scores of a row of which one is +inf, against inf - inf: what is left of them is weight inf, 0 or NaN, relative to
+ * 0. */
 DEVICE void take_infinite(score_block &scores, int half)
 {
     UNROLL for (int n = 0; n < TILE_K / 8; ++n)
@@ -113,36 +113,53 @@ DEVICE void take_infinite(score_block &scores, int half)
 }
 
 /* Scores times c to weights; what is kept of the rows follows their maxima. A hidden key's weight is -0: UNSEEN once it
- * is rounded. */
-template <int DIM>
-DEVICE void softmax_step(accumulators<DIM> &kept, score_block &scores, float c, bool is_cut)
+ * is rounded. All rows go through each step together: alone, each would wait for its own shuffles and sums. */
+template <int DIM, int BLOCKS, bool CUT>
+DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block (&scores)[BLOCKS], float c)
 {
-    float rescale[2];
-    UNROLL for (int half = 0; half < 2; ++half) {
-        float max = -infinity_f32();
-        UNROLL for (int n = 0; n < TILE_K / 8; ++n) /* passes a NaN by: it reaches the sum */
-            max = max_f32(max, max_f32(scores.s[n][2 * half], scores.s[n][2 * half + 1]));
-        max = max_f32(kept.max[half], c * max_of_quad(max));
-        float reference = max == -infinity_f32() ? 0 : max, factor = c; /* against -inf - -inf */
-        rescale[half] = kept.max[half] == max ? 1 : exp2_f32(kept.max[half] - reference);
-        kept.max[half] = max;
-        if (max == infinity_f32()) {
-            take_infinite(scores, half);
-            reference = 0, factor = 1;
+    float max[BLOCKS][2], rescale[BLOCKS][2], reference[BLOCKS][2], factor[BLOCKS][2];
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            max[m][half] = -infinity_f32();
+            UNROLL for (int n = 0; n < TILE_K / 8; ++n) /* passes a NaN by: it reaches the sum */
+                max[m][half] = max_f32(max[m][half], max_f32(scores[m].s[n][2 * half], scores[m].s[n][2 * half + 1]));
         }
-        float sum = 0;
-        UNROLL for (int n = 0; n < TILE_K / 8; ++n)
-            UNROLL for (int e = 0; e < 2; ++e) {
-                const float weight = exp2_f32(fma_rn(scores.s[n][2 * half + e], factor, -reference));
-                const bool is_hidden = is_cut && (scores.seen[half] >> (2 * n + e) & 1) == 0;
-                scores.s[n][2 * half + e] = is_hidden ? -0.0f : weight;
-                sum += scores.s[n][2 * half + e];
-            }
-        kept.sum[half] = fma_rn(kept.sum[half], rescale[half], sum);
+    bool is_infinite = false, is_rescaled = false;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const float before = kept[m].max[half], now = max_f32(before, c * max_of_quad(max[m][half]));
+            kept[m].max[half] = now;
+            reference[m][half] = now == -infinity_f32() ? 0 : now; /* against -inf - -inf */
+            factor[m][half] = c;
+            rescale[m][half] = before == now ? 1 : exp2_f32(before - reference[m][half]);
+            is_infinite |= now == infinity_f32();
+            is_rescaled |= rescale[m][half] != 1;
+        }
+    if (is_infinite) {
+        UNROLL for (int m = 0; m < BLOCKS; ++m)
+            UNROLL for (int half = 0; half < 2; ++half)
+                if (kept[m].max[half] == infinity_f32()) {
+                    take_infinite(scores[m], half);
+                    reference[m][half] = 0, factor[m][half] = 1;
+                }
     }
-    if (ballot(FULL_WARP, rescale[0] != 1 || rescale[1] != 1) == 0) return;
-    UNROLL for (int n = 0; n < DIM / 8; ++n)
-        UNROLL for (int e = 0; e < 4; ++e) kept.o[n][e] *= rescale[e / 2];
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            float sum[2] = {0, 0};
+            UNROLL for (int n = 0; n < TILE_K / 8; ++n)
+                UNROLL for (int e = 0; e < 2; ++e) {
+                    float &score = scores[m].s[n][2 * half + e];
+                    const float weight = exp2_f32(fma_rn(score, factor[m][half], -reference[m][half]));
+                    const bool is_hidden = CUT && (scores[m].seen[half] >> (2 * n + e) & 1) == 0;
+                    score = is_hidden ? -0.0f : weight;
+                    sum[e] += score;
+                }
+            kept[m].sum[half] = fma_rn(kept[m].sum[half], rescale[m][half], sum[0] + sum[1]);
+        }
+    if (ballot(FULL_WARP, is_rescaled) == 0) return;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int n = 0; n < DIM / 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e) kept[m].o[n][e] *= rescale[m][e / 2];
 }
 
 /* Weights of keys that dropout drops become +0: they are seen, and their values are not. */
@@ -160,10 +177,9 @@ DEVICE void drop_keys(const forward_params &p, const score_rule &rule, score_blo
     }
 }
 
-/* o += p v. Where not every row sees every key, v may hold a NaN that a row does not see. */
-template <typename T, int DIM, int BLOCKS>
-DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block (&scores)[BLOCKS], const uint16_t *v,
-                         int width, bool is_cut)
+/* o += p v; SELECT: over the keys that each row sees, since zero times what v holds is not always zero. */
+template <typename T, int DIM, int BLOCKS, bool SELECT>
+DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block (&scores)[BLOCKS], const uint16_t *v)
 {
     UNROLL for (int j = 0; j < TILE_K / 16; ++j) {
         uint32_t a[BLOCKS][4];
@@ -173,14 +189,12 @@ DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block (&
                 a[m][r] = pack<T>(pair[0], pair[1]);
             }
         UNROLL for (int x = 0; x < DIM; x += 16) {
-            if (x >= width) break;
             uint32_t b[2][2];
             load_b_transposed<DIM>(b, v, 16 * j, x);
-            const bool select = is_cut && is_any_not_finite<T>(b);
             UNROLL for (int m = 0; m < BLOCKS; ++m) {
                 float(&low)[4] = kept[m].o[x / 8], (&high)[4] = kept[m].o[x / 8 + 1];
-                if (select) {
-                    multiply_seen<T, DIM>(low, high, a[m], a[m], v, 16 * j, x);
+                if (SELECT) {
+                    multiply_seen<T>(low, high, a[m], a[m], b);
                 } else {
                     multiply<T>(low, a[m], b[0]);
                     multiply<T>(high, a[m], b[1]);
@@ -190,22 +204,68 @@ DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block (&
     }
 }
 
-/* Row `row` of the sequence, of rows g and g + 8: o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the
- * sink) if it is empty. */
-template <int DIM>
-DEVICE void write_row(const forward_params &p, const sequence &s, const accumulators<DIM> &kept, int half, float sum,
-                      bool is_empty, float empty_lse, int64_t b, int32_t row, int64_t head)
+/* What a warp makes of its dot products with a tile of keys, the first at `key`. CUT: not every row sees every key. */
+template <typename T, int DIM, int BLOCKS, bool PLAIN, bool CUT>
+DEVICE void take_tile(const forward_params &p, const score_rule &rule, const sequence &s, float c,
+                      accumulators<DIM> (&kept)[BLOCKS], score_block (&scores)[BLOCKS], int32_t row, int32_t key,
+                      const uint16_t *v)
 {
-    const int t = static_cast<int>(lane()) % 4;
-    const float factor = div_rn(p.dropout_multiplier, sum);
-    const row_pointer o = row_of(p.o, b, s.first_q + row, head, p.head_dim_v);
-    UNROLL for (int n = 0; n < DIM / 8; ++n) {
-        const float *const pair = &kept.o[n][2 * half];
-        store_pair(o, 8 * n + 2 * t, is_empty ? 0 : pair[0] * factor, is_empty ? 0 : pair[1] * factor);
+    const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
+    UNROLL for (int m = 0; m < BLOCKS; ++m) {
+        if (!PLAIN) find_scores(p, rule, s, scores[m], row + 16 * m, lane_key);
+        else if (CUT) hide_keys(p, s, scores[m], row + 16 * m, lane_key);
+        if (!PLAIN) kept[m].any[0] |= scores[m].seen[0], kept[m].any[1] |= scores[m].seen[1];
     }
-    if (p.lse.data != nullptr && t == 0)
-        store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0,
-                      is_empty ? empty_lse : (kept.max[half] + log2_f32(sum)) * LN_2);
+    softmax_step<DIM, BLOCKS, CUT>(kept, scores, c);
+    if (!PLAIN && p.dropout_threshold != 0)
+        UNROLL for (int m = 0; m < BLOCKS; ++m) drop_keys(p, rule, scores[m], row + 16 * m, lane_key);
+    if (CUT && !is_tile_finite<T, TILE_K, DIM>(v)) multiply_p_v<T, DIM, BLOCKS, true>(kept, scores, v);
+    else multiply_p_v<T, DIM, BLOCKS, false>(kept, scores, v);
+}
+
+template <int BLOCKS>
+using row_factors = float[BLOCKS][2];
+
+/* o of 16 bits: by way of the warp's own rows of the tile of q, so that lanes store 16 bytes of a row at once. */
+template <int DIM, int BLOCKS>
+DEVICE void write_o_16(const forward_params &p, const accumulators<DIM> (&kept)[BLOCKS],
+                       const row_factors<BLOCKS> &factor, uint16_t *tile, int64_t b, int64_t first, int rows,
+                       int64_t head)
+{
+    constexpr unsigned CHUNKS = DIM / 8;
+    const unsigned g = lane() / 4, t = lane() % 4;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half)
+            UNROLL for (unsigned n = 0; n < CHUNKS; ++n) {
+                const float *const pair = &kept[m].o[n][2 * half];
+                const float low = pair[0] * factor[m][half], high = pair[1] * factor[m][half];
+                uint16_t *const at = &tile[tile_offset<DIM>(16 * m + 8 * half + g, 8 * n) + 2 * t];
+                *reinterpret_cast<uint32_t *>(at) =
+                    p.o.dtype == ATTEST_FP16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
+            }
+    sync_warp(FULL_WARP);
+    ROLLED for (unsigned n = lane(); n < 16 * BLOCKS * CHUNKS; n += 32) {
+        const unsigned row = n / CHUNKS, x = n % CHUNKS * 8;
+        if (static_cast<int>(row) < rows)
+            store_eight(p.o, row_of(p.o, b, first + row, head, p.head_dim_v), x, &tile[tile_offset<DIM>(row, x)]);
+    }
+}
+
+/* o of fp32. */
+template <int DIM, int BLOCKS>
+DEVICE void write_o_32(const forward_params &p, const accumulators<DIM> (&kept)[BLOCKS],
+                       const row_factors<BLOCKS> &factor, int64_t b, int64_t first, int rows, int64_t head)
+{
+    const int g = static_cast<int>(lane()) / 4, t = static_cast<int>(lane()) % 4;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int row = 16 * m + 8 * half + g;
+            const row_pointer o = row_of(p.o, b, first + row, head, row < rows ? p.head_dim_v : 0);
+            UNROLL for (int n = 0; n < DIM / 8; ++n)
+                UNROLL for (int e = 0; e < 2; ++e)
+                    if (8 * n + 2 * t + e < o.length)
+                        store_feature(o, 8 * n + 2 * t + e, kept[m].o[n][2 * half + e] * factor[m][half]);
+        }
 }
 
 /* The next tile from `key` on that masks of bytes do not hide; `last` if there is none. */
@@ -244,7 +304,7 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
     const int warp_row = static_cast<int>(warp()) * shape::WARP_Q, g = static_cast<int>(lane()) / 4;
     const int32_t warp_last = rows < warp_row + shape::WARP_Q ? tile_row + rows : tile_row + warp_row + shape::WARP_Q;
     const tile_keys warp_keys = keys_of_rows(p, s, tile_row + warp_row, warp_last);
-    const int32_t lane_row = tile_row + warp_row + g, lane_key = static_cast<int>(lane()) % 4 * 2;
+    const int32_t lane_row = tile_row + warp_row + g;
 
     /* Where scores are c (q . k), c >= 0, c is left to the exponent: so maxima of dot products are those of scores, and
      * masks of bytes give the bits that a window gives. */
@@ -253,19 +313,18 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
     const float c = is_linear ? rule.scale : 1;
     if (is_linear) rule.scale = 1;
     const float sink = p.sink != nullptr ? p.sink[head] : -infinity_f32();
-    const int width_k = (p.head_dim + 15) / 16 * 16, width_v = (p.head_dim_v + 15) / 16 * 16;
     accumulators<DIM> kept[shape::BLOCKS] = {};
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
             kept[m].max[half] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one lane */
-            kept[m].sum[half] = lane_key == 0 && sink != -infinity_f32() ? 1 : 0;
+            kept[m].sum[half] = lane() % 4 == 0 && sink != -infinity_f32() ? 1 : 0;
         }
 
     /* Tiles begin at multiples of TILE_K: then a row's sums do not depend on the rows beside it. */
     int32_t key = next_tile(p, rule, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
     if (key < keys.last) {
-        load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim, width_k);
-        load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim, width_k);
+        load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim);
+        load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim);
     }
     while (key < keys.last) {
         const int32_t next = next_tile(p, rule, tile_row, rows, key + TILE_K, keys.last, votes);
@@ -273,27 +332,21 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
         const bool is_cut = !PLAIN || key < warp_keys.all.first || key + TILE_K > warp_keys.all.last;
         cp_async_wait_all();
         sync_threads(); /* q and k are complete, v is free */
-        load_tile<TILE_K, DIM, THREADS>(v, p.v, b, s.first_k + key, keys.last - key, head_kv, p.head_dim_v, width_v);
+        load_tile<TILE_K, DIM, THREADS>(v, p.v, b, s.first_k + key, keys.last - key, head_kv, p.head_dim_v);
         score_block scores[shape::BLOCKS];
-        if (is_seen) multiply_q_k<T, DIM, shape::BLOCKS>(scores, q, warp_row, k, width_k);
+        if (is_seen) multiply_q_k<T, DIM, shape::BLOCKS>(scores, q, warp_row, k);
         cp_async_wait_all();
         sync_threads(); /* v is complete, k is free */
         if (next < keys.last)
-            load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + next, keys.last - next, head_kv, p.head_dim,
-                                                   width_k);
-        if (is_seen) {
-            UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
-                const int32_t row = lane_row + 16 * m;
-                if (!PLAIN) find_scores(p, rule, s, scores[m], row, key + lane_key);
-                else if (is_cut) hide_keys(p, s, scores[m], row, key + lane_key);
-                if (!PLAIN) kept[m].any[0] |= scores[m].seen[0], kept[m].any[1] |= scores[m].seen[1];
-                softmax_step<DIM>(kept[m], scores[m], c, is_cut);
-                if (!PLAIN && p.dropout_threshold != 0) drop_keys(p, rule, scores[m], row, key + lane_key);
-            }
-            multiply_p_v<T, DIM, shape::BLOCKS>(kept, scores, v, width_v, is_cut);
-        }
+            load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + next, keys.last - next, head_kv, p.head_dim);
+        if (is_seen && is_cut)
+            take_tile<T, DIM, shape::BLOCKS, PLAIN, true>(p, rule, s, c, kept, scores, lane_row, key, v);
+        else if (is_seen)
+            take_tile<T, DIM, shape::BLOCKS, PLAIN, false>(p, rule, s, c, kept, scores, lane_row, key, v);
         key = next;
     }
+    /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
+    float factor[shape::BLOCKS][2];
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
             const int32_t row = lane_row + 16 * m + 8 * half;
@@ -304,9 +357,16 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
                 const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
                 is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
             }
-            if (row < s.seqlen_q)
-                write_row<DIM>(p, s, kept[m], half, sum, is_empty, row < s.used_q ? sink : -infinity_f32(), b, row, head);
+            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
+            const float empty_lse = row < s.used_q ? sink : -infinity_f32();
+            const float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
+            if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
+                store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
         }
+    const int left = s.seqlen_q - tile_row - warp_row;
+    const int64_t warp_first = s.first_q + tile_row + warp_row;
+    if (p.o.dtype == ATTEST_FP32) write_o_32<DIM, shape::BLOCKS>(p, kept, factor, b, warp_first, left, head);
+    else write_o_16<DIM, shape::BLOCKS>(p, kept, factor, q + warp_row * DIM, b, warp_first, left, head);
 }
 
 template <typename T, int DIM, bool PLAIN>

@@ -2,7 +2,7 @@
  *
  * A score belongs to query row r and key row j of one sequence and head, both counted inside the sequence. In base 2:
  *
- *     y = log2(e) (t + bias - slope |r + alibi_diag - j|),   t = softcap tanh(scale (q . k) / softcap), or scale (q . k)
+ *     y = log2(e) (t + bias - slope |r + alibi_diag - j|),   t = softcap tanh(scale q.k / softcap), or scale q.k
  *
  * lib/contract.md section 1 says what each part means; reference/bounds.md sections 4 and 11 count their roundings. */
 #ifndef ATTEST_KERNELS_SCORES_H

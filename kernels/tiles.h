@@ -12,7 +12,7 @@
 
 /* Numbers before chunk x / 8 of a row; x a multiple of 8. */
 template <int DIM>
-DEVICE int tile_offset(int row, int x)
+DEVICE unsigned tile_offset(unsigned row, unsigned x)
 {
     return row * DIM + (x ^ row % 8 * 8);
 }
@@ -28,49 +28,61 @@ DEVICE sixteen_bytes load_eight(const row_pointer &row, int x)
     return same_16<sixteen_bytes>(out);
 }
 
-/* Rows first .. first + count - 1 of t into a tile of ROWS, by all THREADS of the CTA; what is past `count` or past
- * `length` features, up to `width` of them, becomes zero, and is not read. Copies are asynchronous: commit them. */
-template <int ROWS, int DIM, int THREADS>
-DEVICE void load_tile(uint16_t *tile, const row_tensor &t, int64_t b, int64_t first, int count, int64_t head, int length,
-                      int width)
+/* The reverse: eight numbers, of which those past the row's end are not stored. */
+DEVICE void store_eight(const row_tensor &t, const row_pointer &row, unsigned x, const uint16_t *from)
 {
-    constexpr int CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
-    const int x = static_cast<int>(thread_x()) % CHUNKS * 8, begin = static_cast<int>(thread_x()) / CHUNKS;
-    if (x >= width) return;
-    const bool at_once = t.by_eight && x + 8 <= length;
-    row_pointer row = row_of(t, b, first, head, length);
-    row.data += begin * t.seqlen * 2;
-    UNROLL for (int r = begin; r < ROWS; r += STEP, row.data += STEP * t.seqlen * 2) {
-        uint16_t *const to = &tile[tile_offset<DIM>(r, x)];
-        if (at_once) cp_async_16(to, r < count ? row.data + 2 * x : t.data, r < count);
-        else store_16(to, r < count ? load_eight(row, x) : sixteen_bytes{});
+    uint16_t *const to = reinterpret_cast<uint16_t *>(row.data) + x;
+    if (t.by_eight && static_cast<int>(x) + 8 <= row.length) return store_global_16(to, load_16<sixteen_bytes>(from));
+    for (int n = 0; n < 8; ++n)
+        if (static_cast<int>(x) + n < row.length) to[n] = from[n];
+}
+
+/* Rows first .. first + count - 1 of t into a tile of ROWS, by all THREADS of the CTA; what is past `count` rows or
+ * `length` features becomes zero, and is not read. Copies are asynchronous: wait for them. */
+template <int ROWS, int DIM, int THREADS>
+DEVICE void load_tile(uint16_t *tile, const row_tensor &t, int64_t b, int64_t first, int count, int64_t head,
+                      int length)
+{
+    constexpr unsigned CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
+    const unsigned x = thread_x() % CHUNKS * 8, begin = thread_x() / CHUNKS;
+    const int left = count - static_cast<int>(begin);
+    row_pointer row = row_of(t, b, first + begin, head, length);
+    const int64_t step = STEP * t.seqlen * 2;
+    if (t.by_eight && static_cast<int>(x) + 8 <= length) {
+        row.data += 2 * x;
+        UNROLL for (unsigned r = 0; r < ROWS; r += STEP, row.data += step)
+            cp_async_16(&tile[tile_offset<DIM>(begin + r, x)], row.data, static_cast<int>(r) < left);
+    } else {
+        ROLLED for (unsigned r = 0; r < ROWS; r += STEP, row.data += step)
+            store_16(&tile[tile_offset<DIM>(begin + r, x)],
+                     static_cast<int>(r) < left ? load_eight(row, static_cast<int>(x)) : sixteen_bytes{});
     }
 }
 
-/* ---- fragments ---------------------------------------------------------------------------------------------------- */
+/* ---- fragments ------------------------------------------------------------------------------------------------- */
 
 /* a of rows row .. row + 15, columns x .. x + 15. */
 template <int DIM>
-DEVICE void load_a(uint32_t (&a)[4], const uint16_t *tile, int row, int x)
+DEVICE void load_a(uint32_t (&a)[4], const uint16_t *tile, unsigned row, unsigned x)
 {
-    const int l = static_cast<int>(lane());
+    const unsigned l = lane();
     ldmatrix_x4(a, &tile[tile_offset<DIM>(row + l % 16, x + l / 16 * 8)]);
 }
 
 /* The same of the tile's transpose: rows are features x .. x + 15, columns are the tile's rows row .. row + 15. */
 template <int DIM>
-DEVICE void load_a_transposed(uint32_t (&a)[4], const uint16_t *tile, int row, int x)
+DEVICE void load_a_transposed(uint32_t (&a)[4], const uint16_t *tile, unsigned row, unsigned x)
 {
-    const int l = static_cast<int>(lane());
+    const unsigned l = lane();
     ldmatrix_x4_trans(a, &tile[tile_offset<DIM>(row + l % 8 + l / 16 * 8, x + l / 8 % 2 * 8)]);
 }
 
 /* b of two products that share a: columns are the tile's rows row .. row + 7 and row + 8 .. row + 15, depth its
  * features x .. x + 15. For q k^T of a tile of k. */
 template <int DIM>
-DEVICE void load_b(uint32_t (&b)[2][2], const uint16_t *tile, int row, int x)
+DEVICE void load_b(uint32_t (&b)[2][2], const uint16_t *tile, unsigned row, unsigned x)
 {
-    const int l = static_cast<int>(lane());
+    const unsigned l = lane();
     uint32_t r[4];
     ldmatrix_x4(r, &tile[tile_offset<DIM>(row + l % 8 + l / 16 * 8, x + l / 8 % 2 * 8)]);
     b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
@@ -79,9 +91,9 @@ DEVICE void load_b(uint32_t (&b)[2][2], const uint16_t *tile, int row, int x)
 /* The same where columns are features x .. x + 7 and x + 8 .. x + 15, depth the tile's rows row .. row + 15. For p v of
  * a tile of v. */
 template <int DIM>
-DEVICE void load_b_transposed(uint32_t (&b)[2][2], const uint16_t *tile, int row, int x)
+DEVICE void load_b_transposed(uint32_t (&b)[2][2], const uint16_t *tile, unsigned row, unsigned x)
 {
-    const int l = static_cast<int>(lane());
+    const unsigned l = lane();
     uint32_t r[4];
     ldmatrix_x4_trans(r, &tile[tile_offset<DIM>(row + l % 16, x + l / 16 * 8)]);
     b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
@@ -118,47 +130,53 @@ DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 /* In place of a weight that no key has: none is -0. As a factor it is zero. */
 constexpr uint32_t UNSEEN = 0x8000;
 
-/* Whether a NaN or an infinity is among the numbers of b, in any lane of the warp. */
-template <typename T>
-DEVICE bool is_any_not_finite(const uint32_t (&b)[2][2])
+/* Whether no NaN and no infinity is among the numbers of a tile; asked by one warp. */
+template <typename T, int ROWS, int DIM>
+DEVICE bool is_tile_finite(const uint16_t *tile)
 {
     constexpr uint32_t EXPONENT = IS_F16<T> ? 0x7c00 : 0x7f80;
     constexpr uint32_t ALL = EXPONENT * 0x10001, CARRY = (0x8000 - EXPONENT) * 0x10001;
+    struct alignas(16) {
+        uint32_t at[4];
+    } pairs;
     uint32_t carried = 0; /* bit 15 of a number whose exponent is all ones */
-    for (int n = 0; n < 2; ++n)
-        for (int r = 0; r < 2; ++r) carried |= (b[n][r] & ALL) + CARRY;
-    return ballot(FULL_WARP, (carried & 0x80008000) != 0) != 0;
+    UNROLL for (unsigned n = 0; n < ROWS * DIM; n += 32 * 8) {
+        const sixteen_bytes bytes = load_16<sixteen_bytes>(&tile[n + lane() * 8]);
+        __builtin_memcpy(&pairs, &bytes, 16);
+        UNROLL for (int r = 0; r < 4; ++r) carried |= (pairs.at[r] & ALL) + CARRY;
+    }
+    return ballot(FULL_WARP, (carried & 0x80008000) != 0) == 0;
 }
 
-/* d += a b as fused multiply-adds, over those of the 16 columns of a that the row sees: where `seen`, a fragment like a,
- * is not UNSEEN. b is rows row .. row + 15 of a tile, features x .. x + 15, as load_b_transposed has it; d its two
- * products. For what a matrix unit would turn into NaN: zero times a NaN that the row does not see. */
-template <typename T, int DIM>
-DEVICE void multiply_seen(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&seen)[4],
-                          const uint16_t *tile, int row, int x)
+/* A pair of weights to bits that keep or clear the pair of numbers that they would multiply. */
+DEVICE uint32_t bits_of_seen(uint32_t seen)
 {
-    const unsigned l = lane(), t = l % 4;
-    ROLLED for (int k = 0; k < 16; ++k) {
-        const unsigned owner = l - t + static_cast<unsigned>(k % 8 / 2);
-        const bool high = k % 2 != 0;
-        const uint32_t *const numbers =
-            reinterpret_cast<const uint32_t *>(&tile[tile_offset<DIM>(row + k, x)]) + t;
-        const uint32_t *const next =
-            reinterpret_cast<const uint32_t *>(&tile[tile_offset<DIM>(row + k, x + 8)]) + t;
-        for (int half = 0; half < 2; ++half) { /* rows g and g + 8 */
-            const uint32_t weights = shfl_idx(FULL_WARP, k < 8 ? a[half] : a[half + 2], owner);
-            const uint32_t flags = shfl_idx(FULL_WARP, k < 8 ? seen[half] : seen[half + 2], owner);
-            if ((high ? flags >> 16 : flags & 0xffff) == UNSEEN) continue;
-            const float weight = unpack<T>(weights, high);
-            for (int n = 0; n < 2; ++n) {
-                d0[2 * half + n] = fma_rn(weight, unpack<T>(*numbers, n != 0), d0[2 * half + n]);
-                d1[2 * half + n] = fma_rn(weight, unpack<T>(*next, n != 0), d1[2 * half + n]);
-            }
-        }
+    return ((seen & 0xffff) == UNSEEN ? 0 : 0xffff) | (seen >> 16 == UNSEEN ? 0 : 0xffff0000);
+}
+
+/* d0 += a b[0], d1 += a b[1] with zeros in place of what a row does not see: where `seen`, a fragment like a, is
+ * UNSEEN. For b that are not finite: zero times a NaN would be one. A row at a time, so that its sums have the bits that
+ * finite numbers would give. */
+template <typename T>
+DEVICE void multiply_seen(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&seen)[4],
+                          const uint32_t (&b)[2][2])
+{
+    const unsigned g = lane() / 4, t = lane() % 4;
+    ROLLED for (unsigned row = 0; row < 16; ++row) {
+        const unsigned owner = row % 8 * 4 + t;
+        const uint32_t low = bits_of_seen(shfl_idx(FULL_WARP, row < 8 ? seen[0] : seen[1], owner));
+        const uint32_t high = bits_of_seen(shfl_idx(FULL_WARP, row < 8 ? seen[2] : seen[3], owner));
+        const uint32_t b0[2] = {b[0][0] & low, b[0][1] & high}, b1[2] = {b[1][0] & low, b[1][1] & high};
+        float e0[4], e1[4];
+        UNROLL for (int n = 0; n < 4; ++n) e0[n] = d0[n], e1[n] = d1[n];
+        multiply<T>(e0, a, b0);
+        multiply<T>(e1, a, b1);
+        UNROLL for (int n = 0; n < 4; ++n)
+            if (row == g + static_cast<unsigned>(n) / 2 * 8) d0[n] = e0[n], d1[n] = e1[n];
     }
 }
 
-/* ---- rows of a warp ------------------------------------------------------------------------------------------------ */
+/* ---- rows of a warp --------------------------------------------------------------------------------------------- */
 
 /* Over the four lanes that share the rows of a fragment. */
 DEVICE float max_of_quad(float x)
