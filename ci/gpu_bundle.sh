@@ -16,6 +16,7 @@ probe --cuda
 unit_probe --cuda --json logs/unit_probe.json
 functions_probe --json logs/functions_probe.json
 kernels_gpu
+audit --device cuda --cases 5000
 example
 bench.py --quick --json logs/bench.json
 TABLE
@@ -34,10 +35,10 @@ while read -r program arguments; do
     if counts=$(tail -n 1 "$log" | grep -xE '[0-9]+ passed, [0-9]+ failed, [0-9]+ unchecked'); then
         read -r p _ f _ u _ <<<"$counts"
         [ "$status" = 0 ] || [ "$f" -gt 0 ] || f=1
+    elif tail -n 1 "$log" | grep -q UNCHECKED || { [ "$status" = 0 ] && grep -q UNCHECKED "$log"; }; then
+        read -r p f u <<<"0 0 1"
     elif [ "$status" != 0 ]; then
         read -r p f u <<<"0 1 0"
-    elif grep -q UNCHECKED "$log"; then
-        read -r p f u <<<"0 0 1"
     else
         read -r p f u <<<"1 0 0"
     fi
