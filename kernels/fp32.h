@@ -76,12 +76,13 @@ DEVICE head_rows key_rows(const forward_params &p, const row_tensor &t, const qu
     return {&t, h.b, h.s.first_k + key, h.head / p.group, length, count};
 }
 
-/* Features x .. x + SPAN - 1 of rows into TILE rows of shared memory, all else of them zero: what nobody sees is not
- * read, and stale shared memory could hold a NaN. */
+/* Features x .. x + SPAN - 1 of rows, as far as there are so many, into TILE rows of shared memory. The last quad and
+ * rows past the last are filled with zeros: what nobody sees is not read, and stale shared memory could hold a NaN. */
 template <int TILE>
 DEVICE void load_span(float *tile, const head_rows &rows, int x)
 {
     const int column = 4 * column_of_thread();
+    if (x + column >= rows.length) return;
     for (int r = static_cast<int>(thread_x()) / COLUMNS; r < TILE; r += THREADS / COLUMNS) {
         const bool exists = r < rows.count;
         const row_pointer row = row_of(*rows.tensor, rows.b, rows.first + (exists ? r : 0), rows.head, rows.length);
@@ -125,6 +126,7 @@ DEVICE void accumulate(quad (&sum)[ROWS][DIM / SPAN], row_tiles &tiles, const we
         sync_threads(); /* the weights are complete, the tile is free */
         load_span<TILE_B>(tiles.b, b, SPAN * n);
         sync_threads(); /* the tile is complete */
+        if (SPAN * n + 4 * column_of_thread() >= b.length) continue;
         for (int j = 0; j < b.count; j += 4) {
             quad w[ROWS];
             for (int i = 0; i < ROWS; ++i) w[i] = load_16<quad>(&row[i * PITCH + j]);
