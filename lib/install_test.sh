@@ -51,13 +51,14 @@ check_programs() {
     # shellcheck disable=SC2046
     compiles static $(pkg-config --cflags attest) "$prefix/lib/libattest.a" \
         $(pkg-config --static --libs-only-l --libs-only-L attest | sed 's/-lattest//')
-    local program
+    local program no_cuda="attest_plan_create: device = 0, ATTEST_CUDA, but this library was built without nvcc"
+    ! grep -q cudart "$PKG_CONFIG_PATH/attest.pc" || no_cuda="cuda: this program was built without -DATTEST_WITH_CUDA"
     for program in shared static; do
         "$TEST_TMPDIR/$program" reference || fails "the $program example on reference"
         "$TEST_TMPDIR/$program" sim || fails "the $program example on sim"
         same "status of the $program example on cuda" \
             "$("$TEST_TMPDIR/$program" cuda 2>&1 >/dev/null || echo "status $?")" \
-            "example: cuda: this program was built without -DATTEST_WITH_CUDA
+            "example: $no_cuda
 status 2"
     done
     same "needed by the static example" "$(readelf -d "$TEST_TMPDIR/static" | grep -c libattest || true)" 0
