@@ -140,11 +140,11 @@ DEVICE void multiply_weights(float (&sum)[FEATURES / 8][4], const weights<TILE> 
     UNROLL for (int j = 0; j < TILE / 16; ++j)
         UNROLL for (int x = 0; x < FEATURES; x += 16) {
             float(&low)[4] = sum[x / 8], (&high)[4] = sum[x / 8 + 1];
+            uint32_t b[2][2];
+            load_b_transposed<DIM>(b, tile, 16 * j, first_x + x);
             if (SELECT) {
-                multiply_seen<T, DIM>(low, high, w.a[j], seen.a[j], tile, 16 * j, first_x + x);
+                multiply_seen<T>(low, high, w.a[j], seen.a[j], b);
             } else {
-                uint32_t b[2][2];
-                load_b_transposed<DIM>(b, tile, 16 * j, first_x + x);
                 multiply<T>(low, w.a[j], b[0]);
                 multiply<T>(high, w.a[j], b[1]);
             }
