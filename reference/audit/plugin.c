@@ -115,8 +115,7 @@ static bool is_left_out(const struct work *w, int place)
     struct property asked;
     const char *absent = NULL;
     if (property->request.backward && !w->survey->has_backward) absent = "attest_run_backward";
-    if (strcmp(property->name, "merge_laws") == 0 && !w->survey->has_merge)
-        absent = w->plugin->device == ATTEST_REFERENCE ? "attest_merge" : "attest_merge_states";
+    if (strcmp(property->name, "merge_laws") == 0 && !w->survey->has_merge) absent = "attest_merge_states";
     if (absent != NULL) {
         result->verdict = PLUGIN_ABSENT;
         snprintf(result->message, sizeof result->message, "it does not export %s", absent);

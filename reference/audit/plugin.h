@@ -23,8 +23,6 @@ struct plugin_functions {
                                       void *workspace, size_t workspace_bytes, void *stream);
     enum attest_status (*run_backward)(const struct attest_plan *plan, const struct attest_backward_args *args,
                                        void *workspace, size_t workspace_bytes, void *stream);
-    enum attest_status (*merge)(int64_t num_states, int64_t rows, int64_t head_dim_v, const float *const *o_states,
-                                const float *const *lse_states, float *o, float *lse);
     enum attest_status (*merge_states)(const struct attest_merge_args *args, void *stream);
 };
 
@@ -54,7 +52,6 @@ struct plugin {
 
 /* plugin_library.c. Loads the functions into this process. NULL, or one sentence. */
 const char *plugin_load(struct plugin *plugin);
-bool plugin_has_merge(const struct plugin *plugin); /* on its device */
 
 /* plugin_run.c. Fills in `implementation`, to be called `name`. */
 void plugin_implementation(struct plugin *plugin, const char *name);

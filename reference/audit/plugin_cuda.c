@@ -26,6 +26,8 @@ static struct {
     bool is_full;
 } arena;
 
+static const char no_memory[] = "there is no memory for the audit on the GPU";
+
 int plugin_cuda_devices(void) { return cuda_count_devices(); }
 
 static bool clear_arena(void)
@@ -90,9 +92,10 @@ const char *plugin_cuda_fetch(void)
 
 /* ---- passes ---- */
 
+/* 0 means fp32, where a merge may say so. */
 static size_t element_bytes(int32_t dtype)
 {
-    return dtype == ATTEST_FP32 ? 4 : dtype == ATTEST_FP16 || dtype == ATTEST_BF16 ? 2 : 1;
+    return dtype <= ATTEST_FP32 ? 4 : dtype == ATTEST_FP16 || dtype == ATTEST_BF16 ? 2 : 1;
 }
 
 /* Bytes from a tensor's first element to past its last. */
@@ -128,7 +131,7 @@ static void place_tensor(const struct attest_problem *p, enum tensor_id t, bool 
 const char *plugin_cuda_send(const struct attest_problem *p, const struct attest_backward_args *a, bool backward,
                              size_t workspace_bytes, struct attest_backward_args *on_device, void **workspace)
 {
-    if (!clear_arena()) return "there is no memory for the audit on the GPU";
+    if (!clear_arena()) return no_memory;
     *on_device = *a;
     for (enum tensor_id t = 0; t < NUM_TENSORS; ++t)
         if (tensor_dtype(p, t) != ATTEST_ABSENT) place_tensor(p, t, backward, on_device);
@@ -148,18 +151,25 @@ const char *plugin_cuda_send(const struct attest_problem *p, const struct attest
     return copy_in();
 }
 
+/* ---- merges ---- */
+
+/* Host arrays of pointers to states, each of `bytes`. */
+static void place_states(int64_t num_states, const float *const *states, size_t bytes, bool is_output,
+                         float *on_device[MAX_STATES])
+{
+    for (int64_t s = 0; s < num_states; ++s) on_device[s] = place(states[s], bytes, is_output);
+}
+
 const char *plugin_cuda_send_merge(const struct attest_merge_args *a, struct attest_merge_args *on_device)
 {
-    static const float *o[MAX_STATES], *lse[MAX_STATES];
-    const size_t lse_bytes = (size_t)a->rows * sizeof(float), o_bytes = lse_bytes * (size_t)a->head_dim_v;
-    if (!clear_arena() || a->num_states > MAX_STATES) return "there is no memory for the audit on the GPU";
+    static float *o[MAX_STATES], *lse[MAX_STATES];
+    const size_t elements = (size_t)(a->rows * a->head_dim_v), lse_bytes = (size_t)a->rows * sizeof(float);
+    if (!clear_arena() || a->num_states > MAX_STATES) return no_memory;
     *on_device = *a;
-    on_device->device = ATTEST_CUDA;
-    for (int64_t s = 0; s < a->num_states; ++s) {
-        o[s] = place(a->o_states[s], o_bytes, false);
-        lse[s] = place(a->lse_states[s], lse_bytes, false);
-    }
-    on_device->o_states = o, on_device->lse_states = lse;
-    on_device->o = place(a->o, o_bytes, true), on_device->lse = place(a->lse, lse_bytes, true);
+    place_states(a->num_states, a->o_states, elements * sizeof(float), false, o);
+    place_states(a->num_states, a->lse_states, lse_bytes, false, lse);
+    on_device->o_states = (const float *const *)o, on_device->lse_states = (const float *const *)lse;
+    on_device->o = place(a->o, elements * sizeof(float), true);
+    on_device->lse = place(a->lse, lse_bytes, true);
     return copy_in();
 }

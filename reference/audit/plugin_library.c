@@ -19,7 +19,6 @@ static const struct symbol {
     {"attest_plan_backward_recipe", offsetof(struct plugin_functions, plan_backward_recipe), false},
     {"attest_run_forward", offsetof(struct plugin_functions, run_forward), true},
     {"attest_run_backward", offsetof(struct plugin_functions, run_backward), false},
-    {"attest_merge", offsetof(struct plugin_functions, merge), false},
     {"attest_merge_states", offsetof(struct plugin_functions, merge_states), false},
 };
 
@@ -33,14 +32,16 @@ static const struct plugin_functions own = {
     .plan_backward_recipe = attest_plan_backward_recipe,
     .run_forward = attest_run_forward,
     .run_backward = attest_run_backward,
-    .merge = attest_merge,
     .merge_states = attest_merge_states,
 };
 
 static char why[PLUGIN_SENTENCE];
 
-/* Before version 1 every minor version may change the interface. */
-static bool is_compatible(uint32_t version) { return version / 100 == ATTEST_VERSION / 100; }
+/* As lib/attest.h says beside attest_version. */
+static bool is_compatible(uint32_t version)
+{
+    return version / 10000 == ATTEST_VERSION_MAJOR && version >= ATTEST_VERSION;
+}
 
 static const char *load_symbols(void *library, struct plugin_functions *functions)
 {
@@ -75,10 +76,4 @@ const char *plugin_load(struct plugin *plugin)
     snprintf(why, sizeof why, "its attest_version is %u.%u.%u, which is not compatible with %u.%u.%u", version / 10000,
              version / 100 % 100, version % 100, ATTEST_VERSION_MAJOR, ATTEST_VERSION_MINOR, ATTEST_VERSION_PATCH);
     return why;
-}
-
-bool plugin_has_merge(const struct plugin *plugin)
-{
-    const struct plugin_functions *f = &plugin->functions;
-    return plugin->device == ATTEST_REFERENCE ? f->merge != NULL : f->merge_states != NULL;
 }

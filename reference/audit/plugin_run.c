@@ -86,12 +86,22 @@ enum attest_status plugin_takes(struct plugin *plugin, const struct attest_probl
 
 /* ---- runs ---- */
 
+static const char *const run_names[] = {"attest_run_forward", "attest_run_backward"};
+
+/* What came back from the GPU after a call that ended with `status`. */
+static enum attest_status fetch(struct plugin *plugin, enum attest_status status, const char *function)
+{
+    if (status != ATTEST_OK || plugin->device != ATTEST_CUDA) return status;
+    const char *const wrong = plugin_cuda_fetch();
+    return wrong != NULL ? refuse(plugin, ATTEST_DEVICE_ERROR, function, wrong) : status;
+}
+
 static enum attest_status call(struct plugin *plugin, const struct attest_plan *plan, bool backward,
                                const struct attest_backward_args *a, void *workspace, size_t bytes)
 {
     const struct plugin_functions *f = &plugin->functions;
-    if (backward) return answer(plugin, f->run_backward(plan, a, workspace, bytes, NULL), "attest_run_backward");
-    return answer(plugin, f->run_forward(plan, &a->forward, workspace, bytes, NULL), "attest_run_forward");
+    return answer(plugin, backward ? f->run_backward(plan, a, workspace, bytes, NULL)
+                                   : f->run_forward(plan, &a->forward, workspace, bytes, NULL), run_names[backward]);
 }
 
 static enum attest_status run_on_host(struct plugin *plugin, const struct attest_plan *plan, bool backward,
@@ -105,8 +115,7 @@ static enum attest_status run_on_host(struct plugin *plugin, const struct attest
     enum attest_status status = call(plugin, plan, backward, a, bytes != 0 ? workspace : NULL, bytes);
     for (size_t i = bytes; i < room && status == ATTEST_OK; ++i)
         if (workspace[i] != POISON)
-            status = refuse(plugin, ATTEST_DEVICE_ERROR, backward ? "attest_run_backward" : "attest_run_forward",
-                            "it wrote past the end of its workspace");
+            status = refuse(plugin, ATTEST_DEVICE_ERROR, run_names[backward], "it wrote past the end of its workspace");
     free(workspace);
     return status;
 }
@@ -117,12 +126,9 @@ static enum attest_status run_on_cuda(struct plugin *plugin, const struct attest
 {
     struct attest_backward_args on_device;
     void *workspace;
-    const char *wrong = plugin_cuda_send(p, a, backward, bytes, &on_device, &workspace);
+    const char *const wrong = plugin_cuda_send(p, a, backward, bytes, &on_device, &workspace);
     if (wrong != NULL) return refuse(plugin, ATTEST_DEVICE_ERROR, "CUDA", wrong);
-    const enum attest_status status = call(plugin, plan, backward, &on_device, workspace, bytes);
-    if (status == ATTEST_OK && (wrong = plugin_cuda_fetch()) != NULL)
-        return refuse(plugin, ATTEST_DEVICE_ERROR, backward ? "attest_run_backward" : "attest_run_forward", wrong);
-    return status;
+    return fetch(plugin, call(plugin, plan, backward, &on_device, workspace, bytes), run_names[backward]);
 }
 
 static enum attest_status run_plan(struct plugin *plugin, const struct attest_problem *p,
@@ -168,35 +174,26 @@ static enum attest_status backward(const struct implementation *self, const stru
 
 /* ---- merges ---- */
 
-static enum attest_status merge_on_host(const struct implementation *self, const struct attest_merge_args *a)
+static enum attest_status merge(const struct implementation *self, const struct attest_merge_args *a)
 {
-    struct plugin *plugin = (struct plugin *)self;
-    return answer(plugin, plugin->functions.merge(a->num_states, a->rows, a->head_dim_v, a->o_states, a->lse_states,
-                                                  a->o, a->lse), "attest_merge");
-}
-
-static enum attest_status merge_on_device(const struct implementation *self, const struct attest_merge_args *a)
-{
+    static const char function[] = "attest_merge_states";
     struct plugin *plugin = (struct plugin *)self;
     struct attest_merge_args on_device = *a;
-    on_device.device = plugin->device;
-    const char *wrong = plugin->device == ATTEST_CUDA ? plugin_cuda_send_merge(a, &on_device) : NULL;
+    const char *const wrong = plugin->device == ATTEST_CUDA ? plugin_cuda_send_merge(a, &on_device) : NULL;
     if (wrong != NULL) return refuse(plugin, ATTEST_DEVICE_ERROR, "CUDA", wrong);
-    const enum attest_status status =
-        answer(plugin, plugin->functions.merge_states(&on_device, NULL), "attest_merge_states");
-    if (status != ATTEST_OK || plugin->device != ATTEST_CUDA || (wrong = plugin_cuda_fetch()) == NULL) return status;
-    return refuse(plugin, ATTEST_DEVICE_ERROR, "attest_merge_states", wrong);
+    on_device.device = plugin->device;
+    return fetch(plugin, answer(plugin, plugin->functions.merge_states(&on_device, NULL), function), function);
 }
 
 void plugin_implementation(struct plugin *plugin, const char *name)
 {
-    const bool on_host = plugin->device == ATTEST_REFERENCE, has_merge = plugin_has_merge(plugin);
+    const bool on_host = plugin->device == ATTEST_REFERENCE, has_merge = plugin->functions.merge_states != NULL;
     plugin->implementation = (struct implementation){
         .name = name,
         .recipe = plugin->recipe != NULL ? plugin->recipe : ref_recipe("fp32"), /* until a plan says which */
         .forward = forward,
         .backward = backward,
-        .merge = !has_merge ? emulate_merge : on_host ? merge_on_host : merge_on_device,
+        .merge = has_merge ? merge : emulate_merge,
         .merge_recipe = has_merge && !on_host ? ref_kernel_recipe("merge") : NULL,
         .is_partial = true};
 }
