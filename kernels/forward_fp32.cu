@@ -65,14 +65,14 @@ DEVICE void softmax_step(accumulators<DIM_V> &kept, weight_tile &tile, int i)
     }
 }
 
-/* Weights that dropout drops become 0: their keys are seen. */
+/* Weights that dropout drops become 0, and NaN if they are infinite: their keys are seen. */
 DEVICE void drop_keys(weight_tile &tile, const forward_params &p, const query_head &h, int32_t row, int32_t key)
 {
     ROLLED for (int i = 0; i < ROWS; ++i)
         ROLLED for (int c = 0; c < KEYS; ++c) {
             float *const at = &tile.at[pair_of_thread(i, c)];
             dropout_bits bits = {-1, {}};
-            if (bits_of(*at) != INVISIBLE && !is_kept(p, h.rule, row + i, key + c * COLUMNS, bits)) *at = 0;
+            if (bits_of(*at) != INVISIBLE && !is_kept(p, h.rule, row + i, key + c * COLUMNS, bits)) *at *= 0;
         }
 }
 

@@ -13,11 +13,12 @@
 #include "lib/testing.h"
 #include "reference/bounds.h"
 
-/* Everything at once; delta is computed. */
+/* Everything at once; delta is computed. In a ragged one dbias is summed over sequences and rows. */
 static struct attest_problem kernel_problem(int32_t device, bool ragged)
 {
     struct attest_problem p = ragged ? ragged_problem() : whole_problem();
     p.device = device;
+    if (ragged) p.dbias.batch = p.dbias.seqlen_q = 0;
     p.delta.dtype = ATTEST_ABSENT;
     return p;
 }
@@ -103,6 +104,68 @@ static void compare_devices(bool ragged)
 
 Test(devices, sim_gives_what_the_reference_gives) { compare_devices(false); }
 Test(devices, sim_gives_what_the_reference_gives_ragged) { compare_devices(true); }
+
+/* ---- numbers that are not finite ---- */
+
+static void runs(const struct attest_plan *plan, struct buffers *b)
+{
+    static _Alignas(256) char workspace[256];
+    cr_assert_eq(attest_run_forward(plan, &b->args.forward, NULL, 0, NULL), ATTEST_OK, "%s", attest_last_error());
+    cr_assert_eq(attest_run_backward(plan, &b->args, workspace, sizeof workspace, NULL), ATTEST_OK, "%s",
+                 attest_last_error());
+}
+
+/* Every NaN of `want` is one of `got`, and no other is. Returns how many. */
+static int compare_nans(const char *name, const float *got, const float *want, size_t count, const char *where, float x)
+{
+    int nans = 0;
+    for (size_t i = 0; i < count; ++i) {
+        cr_assert_eq(isnan(got[i]), isnan(want[i]), "%g in %s: %s[%zu] is %g, not %g", (double)x, where, name, i,
+                     (double)got[i], (double)want[i]);
+        nans += isnan(want[i]) != 0;
+    }
+    return nans;
+}
+
+#define COMPARE_NANS(array) \
+    compare_nans(#array, got.array, want.array, sizeof got.array / sizeof *got.array, inputs[n].name, numbers[x])
+
+/* A NaN or an infinity is felt by what sees it, in results and gradients, and by nothing else. */
+Test(devices, numbers_that_are_not_finite)
+{
+    static const float numbers[] = {NAN, INFINITY, -INFINITY};
+    static const struct {
+        const char *name;
+        size_t offset, count;
+    } inputs[] = {{"q", offsetof(struct buffers, q), ROWS_Q * HEADS_Q * HEAD_DIM},
+                  {"k", offsetof(struct buffers, k), ROWS_K * HEADS_KV * HEAD_DIM},
+                  {"v", offsetof(struct buffers, v), ROWS_K * HEADS_KV * HEAD_DIM_V},
+                  {"bias", offsetof(struct buffers, bias), SCORES},
+                  {"dout", offsetof(struct buffers, dout), ROWS_Q * HEADS_Q * HEAD_DIM_V},
+                  {"dlse", offsetof(struct buffers, dlse), ROWS_Q * HEADS_Q}};
+    static struct buffers want, got;
+    struct attest_problem on_reference = kernel_problem(ATTEST_REFERENCE, false);
+    on_reference.softcap = 0; /* it would take infinite scores to finite ones */
+    struct attest_problem on_sim = on_reference;
+    on_sim.device = ATTEST_SIM;
+    struct attest_plan *reference = plan_of(&on_reference), *sim = plan_of(&on_sim);
+    int nans = 0;
+    for (size_t n = 0; n < sizeof inputs / sizeof *inputs; ++n)
+        for (size_t x = 0; x < sizeof numbers / sizeof *numbers; ++x)
+            for (size_t at = n; at < inputs[n].count; at += inputs[n].count / 5) {
+                fill_buffers(&want), fill_buffers(&got);
+                memcpy((char *)&want + inputs[n].offset + at * sizeof(float), &numbers[x], sizeof(float));
+                memcpy((char *)&got + inputs[n].offset + at * sizeof(float), &numbers[x], sizeof(float));
+                runs(reference, &want), runs(sim, &got);
+                nans += COMPARE_NANS(o) + COMPARE_NANS(lse) + COMPARE_NANS(dq) + COMPARE_NANS(dk) + COMPARE_NANS(dv) +
+                        COMPARE_NANS(dbias) + COMPARE_NANS(dsink);
+            }
+    cr_expect_gt(nans, 500);
+    attest_plan_destroy(reference);
+    attest_plan_destroy(sim);
+}
+
+/* ---- faults ---- */
 
 /* A kernel that forgets to launch. */
 static int launch_nothing(const struct forward_params *params, void *stream)
