@@ -17,7 +17,8 @@
 #include <cuda_runtime_api.h>
 #endif
 
-enum { SEQLEN = 128, HEADS_Q = 4, HEADS_KV = 2, HEAD_DIM = 64, ROW_Q = HEADS_Q * HEAD_DIM, ROW_KV = HEADS_KV * HEAD_DIM };
+enum { SEQLEN = 128, HEADS_Q = 4, HEADS_KV = 2, HEAD_DIM = 64 };
+enum { ROW_Q = HEADS_Q * HEAD_DIM, ROW_KV = HEADS_KV * HEAD_DIM };
 
 /* Numbers are in [-1, 1], so scores are in [-8, 8]. A kernel in fp32 is off by at most 64 * 8 * 2^-24 = 2^-15 in a
  * score, by a factor e^(2^-14) in a weight, so by some 2^-14 in o. */
@@ -131,7 +132,8 @@ static const float *attention(enum attest_device device)
     args.k = random_rows(device, ROW_KV, 2);
     args.v = random_rows(device, ROW_KV, 3);
     args.o = o, args.lse = lse;
-    check(attest_run_forward(plan, &args, memory_for(device, forward_bytes), forward_bytes, NULL), "attest_run_forward");
+    void *workspace = memory_for(device, forward_bytes);
+    check(attest_run_forward(plan, &args, workspace, forward_bytes, NULL), "attest_run_forward");
     if (device == ATTEST_CUDA) wait_for_gpu();
 
     const float *last = o + (SEQLEN - 1) * ROW_Q;

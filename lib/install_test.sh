@@ -69,7 +69,8 @@ check_version() { # MAJOR MINOR PATCH WANT
     mkdir -p "$TEST_TMPDIR/other"
     sed -e "s/^#define ATTEST_VERSION_MAJOR .*/#define ATTEST_VERSION_MAJOR $1/" \
         -e "s/^#define ATTEST_VERSION_MINOR .*/#define ATTEST_VERSION_MINOR $2/" \
-        -e "s/^#define ATTEST_VERSION_PATCH .*/#define ATTEST_VERSION_PATCH $3/" lib/attest.h >"$TEST_TMPDIR/other/attest.h"
+        -e "s/^#define ATTEST_VERSION_PATCH .*/#define ATTEST_VERSION_PATCH $3/" lib/attest.h \
+        >"$TEST_TMPDIR/other/attest.h"
     compiles other.out -I"$TEST_TMPDIR/other" -L"$prefix/lib" -lattest -Wl,-rpath,"$prefix/lib" -lm
     local said
     said=$("$TEST_TMPDIR/other.out" reference 2>&1 >/dev/null || echo "status $?")
