@@ -4,23 +4,18 @@
  *
  * Computed as w_a = 2^((lse_a - max) log2 e), o = (sum_a w_a o_a) / sum_a w_a, lse = max + ln 2 log2(sum_a w_a): sums
  * in argument order, each product rounded before it is added, so that two states commute bit for bit. An empty
- * state (lse = -inf) is not read, one that is alone is copied bit by bit, none at all gives (0, -inf).
+ * state (lse = -inf) is not read, one that is alone is copied bit by bit, none at all gives (0, -inf). An o of 16 bits
+ * is that of fp32, rounded.
  *
  * Grid    x: blocks of rows
  * Block   128 threads; 1 .. 32 neighbours of a warp share a row, each has four features at a time */
-#include "kernels/device/device.h"
-#include "kernels/params.h"
+#include "kernels/states.h"
 
 namespace {
 
-enum { THREADS = 128, WARP = 32 };
+enum { THREADS = 128 };
 
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
-
-/* False for NaN, which must be felt. */
-DEVICE bool is_empty(float lse) { return lse == -infinity_f32(); }
-
-DEVICE float weight(float lse, float max) { return exp2_f32((lse - max) * LOG2_E); }
+constexpr float LN_2 = 0.693147181f;
 
 /* What the states of one row come to. */
 struct total {
@@ -45,32 +40,15 @@ DEVICE total total_of(const merge_params &p, int64_t row)
     return t;
 }
 
-/* Features x .. x + 3 of a row that has `left` of them from x on. */
-DEVICE quad load_features(const float *row, int64_t left, bool by_four)
+DEVICE quad merge_features(const merge_params &p, const total &t, int64_t row, const four_features &f)
 {
-    if (by_four) return load_global_16<quad>(row);
-    quad out;
-    for (int n = 0; n < 4; ++n) out.at[n] = n < left ? row[n] : 0.0f;
-    return out;
-}
-
-DEVICE void store_features(float *row, int64_t left, bool by_four, const quad &value)
-{
-    if (by_four) return store_global_16(row, value);
-    for (int n = 0; n < 4; ++n)
-        if (n < left) row[n] = value.at[n];
-}
-
-DEVICE quad merge_features(const merge_params &p, const total &t, int64_t row, int64_t x)
-{
-    const int64_t at = row * p.head_dim_v + x, left = p.head_dim_v - x;
-    if (t.parts == 1) return load_features(p.o_states[t.part] + at, left, p.by_four);
+    if (t.parts == 1) return load_features(p.o_states[t.part], f);
     quad sum = {{0, 0, 0, 0}};
     for (int a = 0; a < p.num_states; ++a) {
         const float lse = p.lse_states[a][row];
         if (is_empty(lse)) continue;
         const float w = weight(lse, t.max);
-        const quad o = load_features(p.o_states[a] + at, left, p.by_four);
+        const quad o = load_features(p.o_states[a], f);
         for (int n = 0; n < 4; ++n) sum.at[n] += w * o.at[n];
     }
     for (int n = 0; n < 4 && t.parts > 0; ++n) sum.at[n] = one_nan_f32(div_rn(sum.at[n], t.sum));
@@ -84,14 +62,6 @@ DEVICE float merge_lse(const merge_params &p, const total &t, int64_t row)
     return one_nan_f32(fma_rn(log2_f32(t.sum), LN_2, t.max));
 }
 
-/* Neighbouring threads of a warp that share a row: a power of two. On the host. */
-int threads_of_row(int64_t head_dim_v)
-{
-    int threads = 1;
-    while (threads < WARP && 4 * threads < head_dim_v) threads *= 2;
-    return threads;
-}
-
 KERNEL(THREADS, 1) void merge_kernel(const merge_params p, const int threads)
 {
     const int column = static_cast<int>(thread_x()) % threads;
@@ -100,8 +70,10 @@ KERNEL(THREADS, 1) void merge_kernel(const merge_params p, const int threads)
     float lse = 0;
     if (exists) {
         const total t = total_of(p, row);
-        for (int64_t x = 4 * column; x < p.head_dim_v; x += 4 * threads)
-            store_features(p.o + row * p.head_dim_v + x, p.head_dim_v - x, p.by_four, merge_features(p, t, row, x));
+        for (int64_t x = 4 * column; x < p.head_dim_v; x += 4 * threads) {
+            const four_features f = features_at(row, p.head_dim_v, x, p.by_four);
+            store_features(p.o, p.o_dtype, f, merge_features(p, t, row, f));
+        }
         lse = merge_lse(p, t, row);
     }
     sync_warp(FULL_WARP); /* all have read the row's lse: the result may be one of the states */

@@ -105,15 +105,48 @@ struct backward_params backward_params_of(const struct attest_problem *p, const 
     };
 }
 
+/* 0 means fp32, too. */
+static int32_t merge_dtype(int32_t dtype) { return dtype == 0 ? ATTEST_FP32 : dtype; }
+
+/* Of features in which every row begins at a multiple of four elements. */
+static bool is_by_four(const void *features, int32_t dtype)
+{
+    return is_multiple(features, merge_dtype(dtype) == ATTEST_FP32 ? 16 : 8);
+}
+
 struct merge_params merge_params_of(const struct attest_merge_args *a)
 {
-    struct merge_params out = {
-        .o = a->o, .lse = a->lse, .rows = a->rows, .head_dim_v = a->head_dim_v, .num_states = (int32_t)a->num_states,
-        .by_four = a->head_dim_v % 4 == 0 && is_multiple(a->o, 16)};
+    struct merge_params out = {.o = a->o,
+                               .lse = a->lse,
+                               .rows = a->rows,
+                               .head_dim_v = a->head_dim_v,
+                               .num_states = (int32_t)a->num_states,
+                               .o_dtype = merge_dtype(a->o_dtype),
+                               .by_four = a->head_dim_v % 4 == 0 && is_by_four(a->o, a->o_dtype)};
     for (int64_t s = 0; s < a->num_states; ++s) {
         out.o_states[s] = a->o_states[s];
         out.lse_states[s] = a->lse_states[s];
-        out.by_four &= is_multiple(a->o_states[s], 16);
+        out.by_four &= is_by_four(a->o_states[s], ATTEST_FP32);
+    }
+    return out;
+}
+
+struct merge_backward_params merge_backward_params_of(const struct attest_merge_backward_args *a)
+{
+    struct merge_backward_params out = {.o = a->o,
+                                        .dout = a->dout,
+                                        .lse = a->lse,
+                                        .dlse = a->dlse,
+                                        .rows = a->rows,
+                                        .head_dim_v = a->head_dim_v,
+                                        .num_states = (int32_t)a->num_states,
+                                        .o_dtype = merge_dtype(a->o_dtype),
+                                        .dout_dtype = merge_dtype(a->dout_dtype)};
+    out.by_four = a->head_dim_v % 4 == 0 && is_by_four(a->o, a->o_dtype) && is_by_four(a->dout, a->dout_dtype);
+    for (int64_t s = 0; s < a->num_states; ++s) {
+        out.o_states[s] = a->o_states[s], out.lse_states[s] = a->lse_states[s];
+        out.do_states[s] = a->do_states[s], out.dlse_states[s] = a->dlse_states[s];
+        out.by_four &= is_by_four(a->o_states[s], ATTEST_FP32) && is_by_four(a->do_states[s], ATTEST_FP32);
     }
     return out;
 }

@@ -77,14 +77,32 @@ enum { MERGE_MAX_STATES = 128 };
 struct merge_params {
     const float *o_states[MERGE_MAX_STATES];   /* [rows][head_dim_v] each */
     const float *lse_states[MERGE_MAX_STATES]; /* [rows] each */
-    float *o, *lse;
+    void *o;
+    float *lse;
     int64_t rows, head_dim_v;
     int32_t num_states;
-    int32_t by_four; /* 1: head_dim_v and every pointer of an o are multiples of four elements */
+    int32_t o_dtype; /* fp32, fp16 or bf16 */
+    int32_t by_four; /* 1: head_dim_v and every pointer to features are multiples of four elements */
 };
 
 /* Of checked arguments with at most MERGE_MAX_STATES states. */
 struct merge_params merge_params_of(const struct attest_merge_args *a);
+
+/* Four kilobytes of pointers: parameters of more than 4 KB are there from sm_70 on. */
+struct merge_backward_params {
+    const float *o_states[MERGE_MAX_STATES];   /* [rows][head_dim_v] each */
+    const float *lse_states[MERGE_MAX_STATES]; /* [rows] each */
+    float *do_states[MERGE_MAX_STATES], *dlse_states[MERGE_MAX_STATES];
+    const void *o, *dout;
+    const float *lse, *dlse; /* dlse NULL: zeros */
+    int64_t rows, head_dim_v;
+    int32_t num_states;
+    int32_t o_dtype, dout_dtype; /* fp32, fp16 or bf16 */
+    int32_t by_four;             /* as above */
+};
+
+/* As merge_params_of. */
+struct merge_backward_params merge_backward_params_of(const struct attest_merge_backward_args *a);
 
 #ifdef __cplusplus
 }

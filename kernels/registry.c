@@ -59,3 +59,6 @@ const struct backward_kernel backward_kernels[] = {
 };
 
 const struct merge_kernel merge_kernel = {"merge", merge_sim, CUDA(merge_cuda)};
+
+const struct merge_backward_kernel merge_backward_kernel = {"merge_backward", merge_backward_sim,
+                                                            CUDA(merge_backward_cuda)};

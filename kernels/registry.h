@@ -19,6 +19,7 @@ extern "C" {
 typedef int forward_launcher(const struct forward_params *params, void *stream);
 typedef int backward_launcher(const struct backward_params *params, void *stream);
 typedef int merge_launcher(const struct merge_params *params, void *stream);
+typedef int merge_backward_launcher(const struct merge_backward_params *params, void *stream);
 
 struct forward_kernel {
     const char *name; /* ref_kernel_recipe of it says where it rounds */
@@ -39,15 +40,22 @@ struct merge_kernel {
     merge_launcher *sim, *cuda;
 };
 
+struct merge_backward_kernel {
+    const char *name; /* as above */
+    merge_backward_launcher *sim, *cuda;
+};
+
 /* Each ends with name == NULL. The first that takes a problem runs it. */
 extern const struct forward_kernel forward_kernels[];
 extern const struct backward_kernel backward_kernels[];
 extern const struct merge_kernel merge_kernel;
+extern const struct merge_backward_kernel merge_backward_kernel;
 
 /* The launchers, for tests that compare machines. */
 forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;
 backward_launcher backward_fp32_sim, backward_fp32_cuda, backward_fp32_sim_poly, backward_fp32_cuda_poly;
 merge_launcher merge_sim, merge_cuda, merge_sim_poly, merge_cuda_poly;
+merge_backward_launcher merge_backward_sim, merge_backward_cuda, merge_backward_sim_poly, merge_backward_cuda_poly;
 
 #ifdef __cplusplus
 }

@@ -194,17 +194,37 @@ struct attest_backward_args {
     float *dsink; /* [num_heads_q], written where the problem has a sink and this is not NULL */
 };
 
-/* States that lie on a device: attest_merge_states. */
+/* States that lie on a device: attest_merge_states. o [rows][head_dim_v] and lse [rows] are packed, in every state and
+ * in the result. What a forward pass writes is such a state where the strides of its problem pack the rows of o and lse
+ * in one order: o.head = head_dim_v, o.seqlen = num_heads_q head_dim_v, o.batch = seqlen_q o.seqlen, and lse.head = 1,
+ * lse.seqlen = num_heads_q, lse.batch = seqlen_q lse.seqlen; rows is their number, batch seqlen_q num_heads_q. */
 struct attest_merge_args {
     uint32_t struct_size;
     int32_t device;         /* enum attest_device */
     int32_t device_ordinal; /* as in struct attest_problem */
-    int32_t reserved0;      /* 0 */
+    int32_t o_dtype;        /* of o: fp32 (0 means it, too), fp16 or bf16; states are fp32 */
     int64_t num_states;     /* >= 0; on CUDA and SIM at most 128 */
     int64_t rows;           /* >= 0; at most 2^33 - 4 on CUDA, SIM */
     int64_t head_dim_v;     /* >= 1 */
     const float *const *o_states, *const *lse_states; /* [num_states], on the host: pointers to the states */
-    float *o, *lse;
+    void *o;
+    float *lse;
+};
+
+/* Gradients of such states: attest_merge_states_backward. */
+struct attest_merge_backward_args {
+    uint32_t struct_size;
+    int32_t device;                       /* this and what follows: as above */
+    int32_t device_ordinal;
+    int32_t o_dtype, dout_dtype;          /* fp32 (0 means it, too), fp16 or bf16 */
+    int32_t reserved0;                    /* 0 */
+    int64_t num_states, rows, head_dim_v;
+    const float *const *o_states, *const *lse_states; /* [num_states], on the host */
+    const void *o;                        /* [rows][head_dim_v], of the union */
+    const float *lse;                     /* [rows], of the union */
+    const void *dout;                     /* [rows][head_dim_v] */
+    const float *dlse;                    /* [rows]; NULL: zeros */
+    float *const *do_states, *const *dlse_states; /* [num_states], on the host: where gradients go */
 };
 
 /* What each struct starts from: sizes set, no window, no softmax_scale, everything else zero. */
@@ -215,6 +235,7 @@ struct attest_merge_args {
       .window_left = -1, .window_right = -1 }
 #define ATTEST_FORWARD_ARGS_INIT { .struct_size = sizeof(struct attest_forward_args) }
 #define ATTEST_MERGE_ARGS_INIT { .struct_size = sizeof(struct attest_merge_args) }
+#define ATTEST_MERGE_BACKWARD_ARGS_INIT { .struct_size = sizeof(struct attest_merge_backward_args) }
 #define ATTEST_BACKWARD_ARGS_INIT                                                                  \
     { .struct_size = sizeof(struct attest_backward_args), .forward = ATTEST_FORWARD_ARGS_INIT }
 #else /* designated initialisers came to C++ in 2020 */
@@ -222,6 +243,7 @@ struct attest_merge_args {
 #define ATTEST_FORWARD_ARGS_INIT attest_forward_args_init()
 #define ATTEST_BACKWARD_ARGS_INIT attest_backward_args_init()
 #define ATTEST_MERGE_ARGS_INIT attest_merge_args_init()
+#define ATTEST_MERGE_BACKWARD_ARGS_INIT attest_merge_backward_args_init()
 static inline attest_problem attest_problem_init()
 {
     attest_problem p = attest_problem();
@@ -246,6 +268,12 @@ static inline attest_backward_args attest_backward_args_init()
 static inline attest_merge_args attest_merge_args_init()
 {
     attest_merge_args a = attest_merge_args();
+    a.struct_size = sizeof a;
+    return a;
+}
+static inline attest_merge_backward_args attest_merge_backward_args_init()
+{
+    attest_merge_backward_args a = attest_merge_backward_args();
     a.struct_size = sizeof a;
     return a;
 }
@@ -332,12 +360,24 @@ ATTEST_API enum attest_status attest_merge(int64_t num_states, int64_t rows, int
                                            float *lse);
 
 /* attest_merge where the states lie on a device. REFERENCE is attest_merge itself; CUDA and SIM keep its laws, but
- * sum in fp32.
+ * sum in fp32. An o of 16 bits is rounded once: from fp32, on REFERENCE from double; a state alone is rounded, too.
  * Accuracy REFERENCE: attest_merge's. CUDA, SIM: the bound of reference/bounds.md section 11.2, some units of 2^-22 of
- *          sum_a exp(lse_a - lse) |o_a| and of 1 + |lse|.
+ *          sum_a exp(lse_a - lse) |o_a| and of 1 + |lse|, and the rounding to 16 bits.
+ * Aliasing attest_merge's; an o of 16 bits overlaps nothing.
  * Stream   as in attest_run_forward.
  * Errors   before anything is queued or written, but for findings of the simulated GPU. */
 ATTEST_API enum attest_status attest_merge_states(const struct attest_merge_args *args, void *stream);
+
+/* do_a = w_a dout, dlse_a = w_a (dlse + dout . (o_a - o)), w_a = exp(lse_a - lse): what the gradient of a merge's result
+ * comes to in each of its states, o and lse being the result as given. All outputs are fp32.
+ * Empty    a state with lse_a = -inf gets zeros, and its o_a is not read; where all are empty, nor are dout and dlse.
+ * Accuracy REFERENCE: the oracle's, rounded once. CUDA, SIM: the bound of reference/bounds.md section 11.6, some units
+ *          of 2^-22 of w_a |dout| and of w_a (|dlse| + sum_x |dout| |o_a - o|), head_dim_v units of 2^-24 of the sum.
+ * Aliasing outputs overlap nothing.
+ * Stream   as in attest_run_forward.
+ * Errors   before anything is queued or written, but for findings of the simulated GPU. */
+ATTEST_API enum attest_status attest_merge_states_backward(const struct attest_merge_backward_args *args,
+                                                           void *stream);
 
 /* "ATTEST_INVALID" and so on; never NULL. */
 ATTEST_API const char *attest_status_name(enum attest_status status);

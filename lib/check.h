@@ -25,6 +25,10 @@ bool attest_check_problem(const struct attest_problem *p);
 bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass,
                        const void *workspace, size_t workspace_bytes);
 
+/* A merge's arguments, and those of its backward: host values, pointers, outputs apart, what the device can do. */
+bool attest_check_merge(const struct attest_merge_args *a);
+bool attest_check_merge_backward(const struct attest_merge_backward_args *a);
+
 /* cu_seqlens and seqused, where the host can read them (device REFERENCE). */
 bool attest_check_lengths(const struct attest_problem *p, const struct attest_forward_args *a);
 

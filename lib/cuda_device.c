@@ -47,6 +47,15 @@ bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
     return is_accepted(cuda_leave(previous)) && is_accepted(code);
 }
 
+bool attest_cuda_merge_backward(const struct attest_merge_backward_args *a, void *stream)
+{
+    const struct merge_backward_params params = merge_backward_params_of(a);
+    int previous;
+    if (!is_accepted(cuda_enter(a->device_ordinal, &previous))) return false;
+    const int code = merge_backward_kernel.cuda(&params, stream);
+    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+}
+
 #else
 
 bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_forward_args *a, void *stream)
@@ -63,6 +72,12 @@ bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_ba
 }
 
 bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
+{
+    (void)a, (void)stream;
+    return attest_check_cuda();
+}
+
+bool attest_cuda_merge_backward(const struct attest_merge_backward_args *a, void *stream)
 {
     (void)a, (void)stream;
     return attest_check_cuda();

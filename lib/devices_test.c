@@ -265,7 +265,8 @@ static void check_merge(const struct states *s)
         o_states[a] = o_of[a], lse_states[a] = lse_of[a];
     }
     ref_merge(STATES, ROWS, DIM, o_states, lse_states, o, lse);
-    cr_assert_eq(ref_bound_merge(STATES, ROWS, DIM, o_states, lse_states, recipe, o_bound, lse_bound), ATTEST_OK);
+    cr_assert_eq(ref_bound_merge(STATES, ROWS, DIM, o_states, lse_states, recipe, ATTEST_FP32, o_bound, lse_bound),
+                 ATTEST_OK);
     for (int i = 0; i < ROWS * DIM; ++i)
         cr_assert(fabs(s->merged_o[i] - o[i]) <= o_bound[i], "o[%d] = %g, not %g", i, (double)s->merged_o[i], o[i]);
     for (int i = 0; i < ROWS; ++i)
@@ -302,7 +303,7 @@ Test(devices, a_bad_merge_is_refused)
     REFUSED(ATTEST_INVALID, "device = 3, but must be 0 .. 2", a->device = 3);
     REFUSED(ATTEST_INVALID, "device_ordinal = 1, but must be 0", a->device_ordinal = 1);
     REFUSED(ATTEST_INVALID, "device_ordinal = -1, but must be >= 0", (a->device = ATTEST_CUDA, a->device_ordinal = -1));
-    REFUSED(ATTEST_INVALID, "reserved0 = 9, but must be 0", a->reserved0 = 9);
+    REFUSED(ATTEST_INVALID, "o_dtype = 9, but must be 0, fp32, fp16 or bf16", a->o_dtype = 9);
     REFUSED(ATTEST_INVALID, "rows = -1", a->rows = -1);
     REFUSED(ATTEST_INVALID, "o_states[1] = (nil), but must point", s.o_of[1] = NULL);
     static const float *many[129];

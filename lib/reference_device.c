@@ -1,4 +1,5 @@
 /* reference_device.c - runs of the reference device: the oracle's doubles, rounded once as they are stored. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "lib/error.h"
@@ -117,4 +118,43 @@ bool attest_reference_backward(const struct attest_problem *p, const struct atte
     free(out.dbias);
     free(out.dsink);
     return ok;
+}
+
+/* ---- backward of a merge ---- */
+
+/* Doubles of one row of the union and of one state, [head_dim_v] each. */
+struct merge_row {
+    double *o, *dout, *o_state, *do_state;
+};
+
+static int32_t merge_dtype(int32_t dtype) { return dtype == 0 ? ATTEST_FP32 : dtype; }
+
+/* One row of state s; o and dout are there. */
+static void differentiate_state(const struct attest_merge_backward_args *a, int64_t s, int64_t row,
+                                const struct merge_row *r)
+{
+    const int64_t dim = a->head_dim_v, at = row * dim;
+    const double lse = (double)a->lse[row], dlse = a->dlse != NULL ? (double)a->dlse[row] : 0;
+    const double lse_state = (double)a->lse_states[s][row];
+    const double *const o_state = r->o_state, *const lse_of = &lse_state;
+    double dlse_state, *const do_state = r->do_state, *const dlse_of = &dlse_state;
+    if (lse_state != -INFINITY) ref_load_row(ATTEST_FP32, a->o_states[s], at, dim, r->o_state);
+    ref_merge_backward(1, 1, dim, &o_state, &lse_of, r->o, &lse, r->dout, &dlse, &do_state, &dlse_of);
+    for (int64_t x = 0; x < dim; ++x) ref_store(ATTEST_FP32, a->do_states[s], at + x, do_state[x]);
+    ref_store(ATTEST_FP32, a->dlse_states[s], row, dlse_state);
+}
+
+bool attest_reference_merge_backward(const struct attest_merge_backward_args *a)
+{
+    const int64_t dim = a->head_dim_v;
+    double *numbers;
+    if (!allocate(&numbers, 1, 4, dim)) return false;
+    const struct merge_row r = {numbers, numbers + dim, numbers + 2 * dim, numbers + 3 * dim};
+    for (int64_t row = 0; row < a->rows && a->num_states > 0; ++row) {
+        ref_load_row(merge_dtype(a->o_dtype), a->o, row * dim, dim, r.o);
+        ref_load_row(merge_dtype(a->dout_dtype), a->dout, row * dim, dim, r.dout);
+        for (int64_t s = 0; s < a->num_states; ++s) differentiate_state(a, s, row, &r);
+    }
+    free(numbers);
+    return true;
 }

@@ -85,14 +85,34 @@ bool attest_sim_map_backward(struct sim_gpu *gpu, const struct attest_problem *p
            (workspace_bytes == 0 || sim_map(gpu, "workspace", workspace, workspace_bytes, SIM_READ | SIM_WRITE));
 }
 
+/* Of an element of a merge's o or dout. */
+static size_t bytes_of(int32_t dtype) { return dtype == 0 || dtype == ATTEST_FP32 ? 4 : 2; }
+
 bool attest_sim_map_merge(struct sim_gpu *gpu, const struct attest_merge_args *a)
 {
-    const size_t lse_bytes = (size_t)a->rows * sizeof(float), o_bytes = lse_bytes * (size_t)a->head_dim_v;
+    const size_t rows = (size_t)a->rows, elements = rows * (size_t)a->head_dim_v;
     if (a->rows == 0) return true;
-    bool mapped = sim_map(gpu, "o", a->o, o_bytes, OUTPUT) && sim_map(gpu, "lse", a->lse, lse_bytes, OUTPUT);
+    bool mapped = sim_map(gpu, "o", a->o, elements * bytes_of(a->o_dtype), OUTPUT) &&
+                  sim_map(gpu, "lse", a->lse, rows * sizeof(float), OUTPUT);
     for (int64_t s = 0; s < a->num_states && mapped; ++s)
-        mapped = sim_map(gpu, "o_states", a->o_states[s], o_bytes, INPUT) &&
-                 sim_map(gpu, "lse_states", a->lse_states[s], lse_bytes, INPUT);
+        mapped = sim_map(gpu, "o_states", a->o_states[s], elements * sizeof(float), INPUT) &&
+                 sim_map(gpu, "lse_states", a->lse_states[s], rows * sizeof(float), INPUT);
+    return mapped;
+}
+
+bool attest_sim_map_merge_backward(struct sim_gpu *gpu, const struct attest_merge_backward_args *a)
+{
+    const size_t rows = (size_t)a->rows, elements = rows * (size_t)a->head_dim_v;
+    if (a->rows == 0 || a->num_states == 0) return true;
+    bool mapped = sim_map(gpu, "o", a->o, elements * bytes_of(a->o_dtype), INPUT) &&
+                  sim_map(gpu, "dout", a->dout, elements * bytes_of(a->dout_dtype), INPUT) &&
+                  sim_map(gpu, "lse", a->lse, rows * sizeof(float), INPUT) &&
+                  map_array(gpu, "dlse", a->dlse != NULL, a->dlse, a->rows, sizeof(float));
+    for (int64_t s = 0; s < a->num_states && mapped; ++s)
+        mapped = sim_map(gpu, "o_states", a->o_states[s], elements * sizeof(float), INPUT) &&
+                 sim_map(gpu, "lse_states", a->lse_states[s], rows * sizeof(float), INPUT) &&
+                 sim_map(gpu, "do_states", a->do_states[s], elements * sizeof(float), OUTPUT) &&
+                 sim_map(gpu, "dlse_states", a->dlse_states[s], rows * sizeof(float), OUTPUT);
     return mapped;
 }
 
@@ -156,6 +176,17 @@ bool attest_sim_merge(const struct attest_merge_args *a, struct sim_gpu *callers
     struct sim_gpu *gpu = take_gpu(callers);
     const bool ok = gpu != NULL && attest_sim_map_merge(gpu, a) ? is_clean(gpu, merge_kernel.sim(&params, gpu))
                                                                 : no_memory();
+    leave_gpu(gpu, callers);
+    return ok;
+}
+
+bool attest_sim_merge_backward(const struct attest_merge_backward_args *a, struct sim_gpu *callers)
+{
+    const struct merge_backward_params params = merge_backward_params_of(a);
+    struct sim_gpu *gpu = take_gpu(callers);
+    const bool ok = gpu != NULL && attest_sim_map_merge_backward(gpu, a)
+                        ? is_clean(gpu, merge_backward_kernel.sim(&params, gpu))
+                        : no_memory();
     leave_gpu(gpu, callers);
     return ok;
 }

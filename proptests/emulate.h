@@ -21,15 +21,18 @@ struct implementation {
     enum attest_status (*backward)(const struct implementation *self, const struct attest_problem *p,
                                    const struct attest_backward_args *a);
     enum attest_status (*merge)(const struct implementation *self, const struct attest_merge_args *a); /* host memory */
+    enum attest_status (*merge_backward)(const struct implementation *self,
+                                         const struct attest_merge_backward_args *a); /* NULL: the library's */
     int tile_k; /* keys of a tile, 1 .. EMULATE_MAX_TILE_K; the matrix units take a multiple of 16 */
     const struct attest_recipe *merge_recipe; /* of a merge in fp32; NULL: as attest_merge states it */
+    const struct attest_recipe *merge_backward_recipe; /* NULL: the oracle's gradients, rounded once */
     bool is_unkind;  /* an emulation that errs as far as its recipe lets it: head_exp, struct unit */
     bool is_partial; /* may answer UNSUPPORTED: such a case does not count */
 };
 
 enum { EMULATE_MAX_TILE_K = 128 };
 
-/* attest_merge. */
+/* attest_merge_states of the reference device. */
 enum attest_status emulate_merge(const struct implementation *self, const struct attest_merge_args *a);
 
 /* One per recipe of reference/bounds.h, more tile sizes, and unkind ones. Ends with name == NULL. */

@@ -17,11 +17,13 @@ struct kernel_mutant {
     const char *name, *bug;
     forward_launcher *forward;
     merge_launcher *merge;
+    merge_backward_launcher *merge_backward;
 };
 
-/* One kernel is the mutant, the other the library's own. */
-#define forward_fp32_mutant(function) function, merge_sim
-#define merge_mutant(function) forward_fp32_sim, function
+/* One kernel is the mutant, the others the library's own. */
+#define forward_fp32_mutant(function) function, merge_sim, merge_backward_sim
+#define merge_mutant(function) forward_fp32_sim, function, merge_backward_sim
+#define merge_backward_mutant(function) forward_fp32_sim, merge_sim, function
 static const struct kernel_mutant mutants[] = {
 #define MUTANT(name, kernel, bug) {#name, bug, kernel##_mutant(name##_sim)},
 #include "proptests/kernel_mutants/kernel_mutants_list.h"
@@ -50,18 +52,25 @@ static void print_rejected(const struct kernel_mutant *m, const char *by, int64_
     fflush(stdout);
 }
 
+/* A wrong merge passes properties without one: they need not be asked. */
+static bool is_asked(const struct property *property, const struct kernel_mutant *m)
+{
+    return m->forward != forward_fp32_sim || strstr(property->name, "merge") != NULL;
+}
+
 /* Cases first_case .. first_case + CASES - 1 of each property, until one fails. */
 static bool is_rejected(const struct kernel_mutant *m, int64_t first_case)
 {
     static struct prop_context context;
-    const struct kernel_implementation kernels = kernels_on_sim(m->name, m->forward, m->merge);
+    struct kernel_implementation kernels = kernels_on_sim(m->name, m->forward, m->merge);
+    kernels.merge_backward = m->merge_backward;
     if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES) {
         print_rejected(m, "corners", 0, context.message);
         return true;
     }
     for (const struct property *p = properties; p->name != NULL; ++p) {
         struct property asked;
-        if (!kernels_property(p, WORK, &asked)) continue;
+        if (!is_asked(p, m) || !kernels_property(p, WORK, &asked)) continue;
         for (int64_t i = first_case; i < first_case + CASES; ++i) {
             if (ask(&asked, &kernels.implementation, i, &context) <= TRIAL_PASSES) continue;
             print_rejected(m, p->name, i, context.message);

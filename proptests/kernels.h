@@ -8,11 +8,12 @@
 #include "kernels/registry.h"
 #include "proptests/properties.h"
 
-/* A pair of launchers; or, both NULL, the library's public calls. */
+/* Launchers; in place of one that is NULL, the library's public call. */
 struct kernel_implementation {
     struct implementation implementation; /* first: its functions find the rest by it */
     forward_launcher *forward;
     merge_launcher *merge;
+    merge_backward_launcher *merge_backward; /* NULL to begin with */
 };
 
 /* On the simulated GPU: each run with a seed and a policy of its own, made of the case. */

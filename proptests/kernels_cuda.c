@@ -8,8 +8,9 @@
 #include "lib/tensors.h"
 #include "proptests/cuda_memory.h"
 #include "proptests/kernels.h"
+#include "reference/formats.h"
 
-enum { ARENA = 1 << 28, GUARD = 1024, ALIGN = 256, MAX_REGIONS = 2 * MERGE_MAX_STATES + 2 };
+enum { ARENA = 1 << 28, GUARD = 1024, ALIGN = 256, MAX_REGIONS = 4 * MERGE_MAX_STATES + 4 };
 
 /* A range of the case's memory and its place in the arena, where it lies as aligned as on the host. */
 struct region {
@@ -155,6 +156,7 @@ static enum attest_status merge(const struct implementation *self, const struct 
 {
     const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
     const size_t lse_bytes = (size_t)a->rows * sizeof(float), o_bytes = lse_bytes * (size_t)a->head_dim_v;
+    const size_t merged_bytes = o_bytes / sizeof(float) * ref_dtype_bytes(a->o_dtype);
     const float *o[MERGE_MAX_STATES], *lse[MERGE_MAX_STATES];
     struct attest_merge_args on_device = *a;
     clear_arena();
@@ -162,7 +164,7 @@ static enum attest_status merge(const struct implementation *self, const struct 
         o[s] = place(a->o_states[s], o_bytes, false), lse[s] = place(a->lse_states[s], lse_bytes, false);
     on_device.device = ATTEST_CUDA;
     on_device.o_states = o, on_device.lse_states = lse;
-    on_device.o = place(a->o, o_bytes, true), on_device.lse = place(a->lse, lse_bytes, true);
+    on_device.o = place(a->o, merged_bytes, true), on_device.lse = place(a->lse, lse_bytes, true);
     enum attest_status status = copy_in();
     if (status != ATTEST_OK) return status;
     if (kernels->merge == NULL) {
@@ -174,11 +176,55 @@ static enum attest_status merge(const struct implementation *self, const struct 
     return status == ATTEST_OK ? copy_out() : status;
 }
 
+/* What a state reads and writes. */
+struct device_states {
+    const float *o[MERGE_MAX_STATES], *lse[MERGE_MAX_STATES];
+    float *d_o[MERGE_MAX_STATES], *d_lse[MERGE_MAX_STATES];
+};
+
+static struct attest_merge_backward_args place_backward(const struct attest_merge_backward_args *a,
+                                                        struct device_states *states)
+{
+    const size_t elements = (size_t)(a->rows * a->head_dim_v), rows = (size_t)a->rows;
+    struct attest_merge_backward_args out = *a;
+    for (int64_t s = 0; s < a->num_states; ++s) {
+        states->o[s] = place(a->o_states[s], elements * sizeof(float), false);
+        states->lse[s] = place(a->lse_states[s], rows * sizeof(float), false);
+        states->d_o[s] = place(a->do_states[s], elements * sizeof(float), true);
+        states->d_lse[s] = place(a->dlse_states[s], rows * sizeof(float), true);
+    }
+    out.device = ATTEST_CUDA;
+    out.o_states = states->o, out.lse_states = states->lse, out.do_states = states->d_o, out.dlse_states = states->d_lse;
+    out.o = place(a->o, elements * ref_dtype_bytes(a->o_dtype), false);
+    out.dout = place(a->dout, elements * ref_dtype_bytes(a->dout_dtype), false);
+    out.lse = place(a->lse, rows * sizeof(float), false), out.dlse = place(a->dlse, rows * sizeof(float), false);
+    return out;
+}
+
+static enum attest_status merge_backward(const struct implementation *self, const struct attest_merge_backward_args *a)
+{
+    const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
+    struct device_states states;
+    clear_arena();
+    const struct attest_merge_backward_args on_device = place_backward(a, &states);
+    enum attest_status status = copy_in();
+    if (status != ATTEST_OK) return status;
+    if (kernels->merge_backward == NULL) {
+        status = attest_merge_states_backward(&on_device, NULL);
+    } else {
+        const struct merge_backward_params params = merge_backward_params_of(&on_device);
+        status = failed(kernels->merge_backward(&params, NULL)) ? ATTEST_DEVICE_ERROR : ATTEST_OK;
+    }
+    return status == ATTEST_OK ? copy_out() : status;
+}
+
 struct kernel_implementation kernels_on_cuda(const char *name, forward_launcher *forward_of, merge_launcher *merge_of)
 {
     return (struct kernel_implementation){
         .implementation = {.name = name, .recipe = ref_kernel_recipe(forward_kernels[0].name),
-                           .forward = forward, .merge = merge, .merge_recipe = ref_kernel_recipe(merge_kernel.name),
+                           .forward = forward, .merge = merge, .merge_backward = merge_backward,
+                           .merge_recipe = ref_kernel_recipe(merge_kernel.name),
+                           .merge_backward_recipe = ref_kernel_recipe(merge_backward_kernel.name),
                            .is_partial = true},
         .forward = forward_of, .merge = merge_of};
 }

@@ -127,6 +127,7 @@ static void work(const struct settings *s, int64_t job, struct finding *f)
                                    s->work};
     sim_poly = kernels_on_sim("sim_poly", forward_fp32_sim_poly, merge_sim_poly);
     cuda_poly = kernels_on_cuda("cuda_poly", forward_fp32_cuda_poly, merge_cuda_poly);
+    sim_poly.merge_backward = merge_backward_sim_poly, cuda_poly.merge_backward = merge_backward_cuda_poly;
     run_same("same_forward", same_forward, s, share(s->same, job, s->jobs), job, &f->same_forward);
     run_same("same_merge", same_merge, s, share(s->same, job, s->jobs), job, &f->same_merge);
     kernels_run(&run, &f->tally, stdout);

@@ -74,11 +74,25 @@ static enum attest_status merge(const struct implementation *self, const struct 
     return outcome_of(gpu, kernels->merge(&params, gpu));
 }
 
+static enum attest_status merge_backward(const struct implementation *self, const struct attest_merge_backward_args *a)
+{
+    const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
+    struct attest_merge_backward_args on_sim = *a;
+    struct sim_gpu *gpu = gpu_for(check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states)));
+    on_sim.device = ATTEST_SIM;
+    if (kernels->merge_backward == NULL) return attest_merge_states_backward(&on_sim, gpu);
+    const struct merge_backward_params params = merge_backward_params_of(a);
+    if (!attest_sim_map_merge_backward(gpu, a)) return ATTEST_OUT_OF_MEMORY;
+    return outcome_of(gpu, kernels->merge_backward(&params, gpu));
+}
+
 struct kernel_implementation kernels_on_sim(const char *name, forward_launcher *forward_of, merge_launcher *merge_of)
 {
     return (struct kernel_implementation){
         .implementation = {.name = name, .recipe = ref_kernel_recipe(forward_kernels[0].name),
-                           .forward = forward, .merge = merge, .merge_recipe = ref_kernel_recipe(merge_kernel.name),
+                           .forward = forward, .merge = merge, .merge_backward = merge_backward,
+                           .merge_recipe = ref_kernel_recipe(merge_kernel.name),
+                           .merge_backward_recipe = ref_kernel_recipe(merge_backward_kernel.name),
                            .is_partial = true},
         .forward = forward_of, .merge = merge_of};
 }

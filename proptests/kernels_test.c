@@ -38,7 +38,8 @@ Test(kernels, the_librarys)
 
 Test(kernels, with_polynomials)
 {
-    const struct kernel_implementation polynomial = kernels_on_sim("sim_poly", forward_fp32_sim_poly, merge_sim_poly);
+    struct kernel_implementation polynomial = kernels_on_sim("sim_poly", forward_fp32_sim_poly, merge_sim_poly);
+    polynomial.merge_backward = merge_backward_sim_poly;
     run(&polynomial, POLYNOMIAL_CASES);
 }
 

@@ -393,6 +393,8 @@ const struct mutant mutants[] = {
      .bug = "p is cut off to 16 bits, so its errors all have one sign", SHRINKS_TO(1, 4)},
     {SPOILS("one-nan", spoil_one_nan), .row = 0, .museum = "cubecl PR#1070",
      .bug = "one NaN, which a comparison by greater-than lets pass", SHRINKS_TO(1, 1)},
+    {MERGE("merge-o-detached", emulate_merge), .implementation.merge_backward = merge_o_detached, .row = 0,
+     .museum = "not known to have shipped", .bug = "weights of a merge get no gradient from o", SHRINKS_TO(1, 1)},
     {.row = 0},
 };
 

@@ -45,5 +45,6 @@ const struct mutant *mutant_named(const char *name); /* NULL if there is none of
 /* Wrong merges: the function pointer of struct implementation. */
 typedef enum attest_status wrong_merge(const struct implementation *self, const struct attest_merge_args *a);
 wrong_merge merge_empty_nan, merge_base_2, merge_bf16, merge_wrong_stride;
+enum attest_status merge_o_detached(const struct implementation *self, const struct attest_merge_backward_args *a);
 
 #endif

@@ -37,7 +37,8 @@ static enum attest_status merge(enum fault fault, const struct attest_merge_args
     float *const merged_lse = malloc((size_t)(a->rows + 1) * sizeof *merged_lse);
     if (!merged || !merged_lse) abort();
     for (int64_t r = 0; r < a->rows; ++r) merge_row(fault, a, r, merged + r * dim, merged_lse + r);
-    for (int64_t i = 0; i < a->rows * dim; ++i) a->o[i] = (float)merged[i]; /* o may be one of the states */
+    for (int64_t i = 0; i < a->rows * dim; ++i) /* o may be one of the states */
+        emulate_store(a->o_dtype, a->o, i, (float)merged[i]);
     for (int64_t r = 0; r < a->rows; ++r) a->lse[r] = merged_lse[r];
     free(merged);
     free(merged_lse);
@@ -66,4 +67,17 @@ enum attest_status merge_wrong_stride(const struct implementation *self, const s
 {
     (void)self;
     return merge(WRONG_STRIDE, a);
+}
+
+enum attest_status merge_o_detached(const struct implementation *self, const struct attest_merge_backward_args *a)
+{
+    const enum attest_status status = attest_merge_states_backward(a, NULL);
+    (void)self;
+    for (int64_t s = 0; s < a->num_states; ++s)
+        for (int64_t row = 0; row < a->rows; ++row) {
+            const double weight = exp((double)a->lse_states[s][row] - (double)a->lse[row]);
+            const bool empty = a->lse_states[s][row] == -INFINITY;
+            a->dlse_states[s][row] = empty || a->dlse == NULL ? 0 : (float)(weight * (double)a->dlse[row]);
+        }
+    return status;
 }

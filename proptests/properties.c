@@ -43,6 +43,8 @@ const struct property properties[] = {
     {"keys_merge", "any partition of the keys merges to the whole, in any order and tree", check_keys_merge, {FORWARD},
      .weight = 6},
     {"merge_laws", "states are a commutative monoid", check_merge_laws, {FORWARD, .max_work = SMALL}, .weight = 2},
+    {"merge_backward", "the gradient of a merge in each of its states is within its bound", check_merge_backward,
+     {FORWARD, .max_work = SMALL}, .weight = 2},
     {"dropout_counter", "the dropped scores are those of the documented counter", check_dropout_counter,
      {FORWARD, .needs = FEATURE(DROPOUT),
       .forbids = FEATURE(BIAS) | FEATURE(ALIBI) | FEATURE(SOFTCAP) | FEATURE(SINK)}, .weight = 3},

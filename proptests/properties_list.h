@@ -15,6 +15,8 @@ property_check check_strides, check_poison, check_mask_forms, check_causal_windo
 property_check check_shift, check_permuted_keys, check_scaled_values, check_scaled_gradient, check_infinite_softcap;
 /* properties_merge.c */
 property_check check_merge_laws, check_keys_merge, check_keys_backward;
+/* properties_merge_backward.c */
+property_check check_merge_backward;
 /* properties_dropout.c */
 property_check check_dropout_counter, check_dropout_seeds;
 /* properties_slope.c */

@@ -22,6 +22,7 @@ struct merging {
     struct prop_case *arena;
     const struct implementation *self; /* recipe NULL: in doubles, by ref_merge */
     int64_t rows, dim;
+    int32_t o_dtype;                   /* of what merges give */
     int *failure;                      /* of a merge that did not return ATTEST_OK */
     struct prop_context *context;
 };
@@ -30,6 +31,12 @@ static struct state new_state(const struct merging *m)
 {
     return (struct state){case_doubles(m->arena, m->rows * m->dim), case_doubles(m->arena, m->rows * m->dim),
                           case_doubles(m->arena, m->rows), case_doubles(m->arena, m->rows)};
+}
+
+/* As a merge gives it; doubles are not rounded. */
+static double rounded(const struct merging *m, double o)
+{
+    return m->self->recipe == NULL ? o : ref_round(m->o_dtype, o);
 }
 
 static float *floats_of(const struct merging *m, const double *values, int64_t count)
@@ -50,9 +57,9 @@ static void call_merge(const struct merging *m, const struct state *states, int 
         return;
     }
     const float *o[MAX_STATES], *lse[MAX_STATES];
-    float *o_out = case_alloc(m->arena, (size_t)(m->rows * m->dim) * sizeof *o_out);
+    void *o_out = case_alloc(m->arena, (size_t)(m->rows * m->dim) * ref_dtype_bytes(m->o_dtype));
     float *lse_out = case_alloc(m->arena, (size_t)m->rows * sizeof *lse_out);
-    memset(o_out, 0xff, (size_t)(m->rows * m->dim) * sizeof *o_out);
+    memset(o_out, 0xff, (size_t)(m->rows * m->dim) * ref_dtype_bytes(m->o_dtype));
     memset(lse_out, 0xff, (size_t)m->rows * sizeof *lse_out);
     for (int a = 0; a < count; ++a) {
         float *const o_a = floats_of(m, states[a].o, m->rows * m->dim);
@@ -61,13 +68,13 @@ static void call_merge(const struct merging *m, const struct state *states, int 
         if (a == place) o_out = o_a, lse_out = lse_a;
     }
     struct attest_merge_args args = ATTEST_MERGE_ARGS_INIT;
-    args.device = ATTEST_REFERENCE;
+    args.device = ATTEST_REFERENCE, args.o_dtype = m->o_dtype;
     args.num_states = count, args.rows = m->rows, args.head_dim_v = m->dim;
     args.o_states = o, args.lse_states = lse, args.o = o_out, args.lse = lse_out;
     const enum attest_status status = m->self->merge(m->self, &args);
     if (status != ATTEST_OK)
         *m->failure = fails(m->context, FAILS_STATUS, "merge: %s %s", attest_status_name(status), attest_last_error());
-    for (int64_t i = 0; i < m->rows * m->dim; ++i) out->o[i] = (double)o_out[i];
+    for (int64_t i = 0; i < m->rows * m->dim; ++i) out->o[i] = ref_load(m->o_dtype, o_out, i);
     for (int64_t i = 0; i < m->rows; ++i) out->lse[i] = (double)lse_out[i];
 }
 
@@ -92,7 +99,7 @@ static void error_of_doubles(const struct merging *m, const struct state *states
         weights_of(states, count, row, weights);
         out->lse_error[row] = own + 0x1p-52 * lse + (rounds ? ref_half_ulp(ATTEST_FP32, lse) : 0);
         for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
-            out->error[x] = count * 0x1p-940 + (rounds ? ref_half_ulp(ATTEST_FP32, out->o[x]) : 0);
+            out->error[x] = count * 0x1p-940 + (rounds ? ref_half_ulp(m->o_dtype, out->o[x]) : 0);
             for (int a = 0; a < count; ++a)
                 if (states[a].lse[row] > -INFINITY) out->error[x] += weights[a] * own * fabs(states[a].o[x]);
         }
@@ -108,7 +115,8 @@ static void own_errors(const struct merging *m, const struct state *states, int 
         return;
     }
     for (int a = 0; a < count; ++a) o[a] = states[a].o, lse[a] = states[a].lse;
-    if (ref_bound_merge(count, m->rows, m->dim, o, lse, m->self->merge_recipe, out->error, out->lse_error) != ATTEST_OK)
+    if (ref_bound_merge(count, m->rows, m->dim, o, lse, m->self->merge_recipe, m->o_dtype, out->error,
+                        out->lse_error) != ATTEST_OK)
         *m->failure = fails(m->context, FAILS_ORACLE, "no bound of merge");
 }
 
@@ -164,10 +172,10 @@ static struct state merge_tree(const struct merging *m, struct state *states, in
 static int states_agree(const struct merging *m, const struct state *a, const struct state *b,
                         struct prop_context *context)
 {
-    const struct ref_format *format = ref_format(ATTEST_FP32);
+    const struct ref_format *format = ref_format(m->o_dtype);
     for (int64_t row = 0; row < m->rows; ++row) {
         const double allowed = a->lse_error[row] + b->lse_error[row];
-        if (!numbers_agree(format, a->lse[row], b->lse[row], allowed))
+        if (!numbers_agree(ref_format(ATTEST_FP32), a->lse[row], b->lse[row], allowed))
             return fails_at(context, REF_LSE, row, a->lse[row], b->lse[row], allowed);
         for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x)
             if (!numbers_agree(format, a->o[x], b->o[x], a->error[x] + b->error[x]))
@@ -221,8 +229,8 @@ int check_keys_merge(struct prop_case *c, const struct implementation *self, str
     int64_t cuts[MAX_STATES + 1];
     if (!sequence_alone(&whole, c)) return TRIAL_DISCARDED;
     int failure = outcome_run(&all, &whole, self, WITH_BOUNDS, context), merge_failure = TRIAL_PASSES;
-    const struct merging m = {&whole, self, whole.p.seqlen_q * whole.p.num_heads_q, whole.p.head_dim_v, &merge_failure,
-                              context};
+    const struct merging m = {&whole, self, whole.p.seqlen_q * whole.p.num_heads_q, whole.p.head_dim_v, ATTEST_FP32,
+                              &merge_failure, context};
     const int count = cut_keys(c->data.seed, whole.p.seqlen_k, cuts);
     struct state states[MAX_STATES], want;
     for (int i = 0; i < count && failure == TRIAL_PASSES; ++i) {
@@ -326,13 +334,13 @@ static struct state empty_state(const struct merging *m)
     return s;
 }
 
-/* The same bits; where b is empty, a is the identity (0, -inf). */
+/* a is b, as a merge gives it; where b is empty, a is the identity (0, -inf). */
 static bool same_state(const struct merging *m, const struct state *a, const struct state *b)
 {
     for (int64_t row = 0; row < m->rows; ++row) {
         if (a->lse[row] != b->lse[row]) return false;
         for (int64_t x = row * m->dim; x < (row + 1) * m->dim; ++x) {
-            const double want = b->lse[row] == -INFINITY ? 0 : b->o[x];
+            const double want = b->lse[row] == -INFINITY ? 0 : rounded(m, b->o[x]);
             if (a->o[x] != want) return false;
         }
     }
@@ -352,7 +360,7 @@ static int bitwise_laws(const struct merging *m, const struct state s[3], struct
     if (!same_state(m, &left, &s[0])) return fails(context, FAILS_LAW, "merge(empty, a) is not a");
     if (!same_state(m, &both, &none)) return fails(context, FAILS_LAW, "merge(empty, empty) is not (0, -inf)");
     if (!same_state(m, &ab, &ba)) return fails(context, FAILS_LAW, "merge(a, b) is not merge(b, a)");
-    for (int place = 0; place < 2; ++place) {
+    for (int place = 0; place < 2 && m->o_dtype == ATTEST_FP32; ++place) {
         struct state in_place = new_state(m);
         call_merge(m, s, 2, place, &in_place);
         if (!same_state(m, &in_place, &ab)) return fails(context, FAILS_LAW, "a merge in place is not the merge");
@@ -384,20 +392,40 @@ static struct state exact_merge(const struct merging *m, const struct state *sta
     return out;
 }
 
+/* Merges of states that are exact, one inside another, in fp32. */
+static int trees_agree(const struct merging *m, const struct state s[3], const struct state *exact,
+                       struct prop_context *context)
+{
+    const struct state ab = merge(m, s, 2), bc = merge(m, s + 1, 2);
+    const struct state ab_c = merge(m, (struct state[]){ab, s[2]}, 2);
+    const struct state a_bc = merge(m, (struct state[]){s[0], bc}, 2);
+    const int failure = states_agree(m, &ab_c, exact, context);
+    return failure != TRIAL_PASSES ? failure : states_agree(m, &a_bc, exact, context);
+}
+
+/* All laws for results of one format; states are fp32. */
+static int laws_in_format(const struct merging *m, const struct state s[3], struct prop_context *context)
+{
+    const struct state exact = exact_merge(m, s, 3), all = merge(m, s, 3);
+    const struct state turned = merge(m, (struct state[]){s[2], s[0], s[1]}, 3);
+    int failure = bitwise_laws(m, s, context);
+    if (*m->failure != TRIAL_PASSES) failure = *m->failure;
+    if (failure == TRIAL_PASSES) failure = states_agree(m, &all, &exact, context);
+    if (failure == TRIAL_PASSES) failure = states_agree(m, &turned, &exact, context);
+    if (failure == TRIAL_PASSES && m->o_dtype == ATTEST_FP32) failure = trees_agree(m, s, &exact, context);
+    return failure;
+}
+
 int check_merge_laws(struct prop_case *c, const struct implementation *self, struct prop_context *context)
 {
-    int merge_failure = TRIAL_PASSES;
-    const struct merging m = {c, self, c->p.seqlen_q + 1, c->p.head_dim_v, &merge_failure, context};
+    static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_FP16, ATTEST_BF16};
+    int merge_failure = TRIAL_PASSES, failure = TRIAL_PASSES;
+    struct merging m = {c, self, c->p.seqlen_q + 1, c->p.head_dim_v, ATTEST_FP32, &merge_failure, context};
     struct state s[3];
     for (int i = 0; i < 3; ++i) s[i] = random_state(&m, c->data.seed * 3 + (uint64_t)i);
-    const struct state exact = exact_merge(&m, s, 3), all = merge(&m, s, 3);
-    const struct state ab = merge(&m, s, 2), bc = merge(&m, s + 1, 2);
-    const struct state ab_c = merge(&m, (struct state[]){ab, s[2]}, 2);
-    const struct state a_bc = merge(&m, (struct state[]){s[0], bc}, 2);
-    const struct state turned = merge(&m, (struct state[]){s[2], s[0], s[1]}, 3);
-    const struct state *const equal[] = {&all, &ab_c, &a_bc, &turned};
-    int failure = bitwise_laws(&m, s, context);
-    if (merge_failure != TRIAL_PASSES) failure = merge_failure;
-    for (int i = 0; i < 4 && failure == TRIAL_PASSES; ++i) failure = states_agree(&m, equal[i], &exact, context);
+    for (int i = 0; i < 3 && failure == TRIAL_PASSES; ++i) {
+        m.o_dtype = dtypes[i];
+        failure = laws_in_format(&m, s, context);
+    }
     return failure;
 }

@@ -27,7 +27,7 @@ extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
 /* The recipes of our kernels, ended by name == NULL, by the kernel's name: "forward", "backward" (16-bit formats, tensor
- * cores), "forward_fp32", "backward_fp32", "merge" (of which exp_error says all). */
+ * cores), "forward_fp32", "backward_fp32", "merge", "merge_backward" (of which exp_error says all). */
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
 
@@ -57,12 +57,21 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
                                       const struct ref_bound tensors[REF_NUM_TENSORS], int threads);
 
 /* Bounds of a merge in fp32 by base-2 weights of differences to the largest lse (kernels/merge.cu; bounds.md section
- * 11.2) against ref_merge, whose arguments these are: of o [rows][head_dim_v] and lse [rows]. 0 where at most one
- * state is not empty; +inf where an lse is NaN or +inf, an o that is read is not finite, or sums may overflow.
+ * 11.2) against ref_merge, whose arguments these are: of o [rows][head_dim_v], stored as o_dtype, and lse [rows]. Where
+ * at most one state is not empty, 0, or half an ulp of an o of 16 bits; +inf where an lse is NaN or +inf, an o that is
+ * read is not finite, or sums may overflow.
  * Errors   OUT_OF_MEMORY. */
 enum attest_status ref_bound_merge(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
-                                   const double *const *lse_states, const struct attest_recipe *recipe, double *o,
-                                   double *lse);
+                                   const double *const *lse_states, const struct attest_recipe *recipe, int32_t o_dtype,
+                                   double *o, double *lse);
+
+/* The same of its backward (kernels/merge_backward.cu; bounds.md section 11.6) against ref_merge_backward, whose
+ * arguments these are: of do_a [rows][head_dim_v] and dlse_a [rows] of each state. 0 in an empty state; +inf where an
+ * lse is not finite, or something on the way may overflow. */
+void ref_bound_merge_backward(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
+                              const double *const *lse_states, const double *o, const double *lse, const double *dout,
+                              const double *dlse, const struct attest_recipe *recipe, double *const *do_states,
+                              double *const *dlse_states);
 
 /* What the merge of states is off by because they are: states [rows][head_dim_v] and [rows] as they were computed, each
  * within its bound of the true one; o and lse receive bounds of |ref_merge of these - ref_merge of the true ones|. With

@@ -540,7 +540,7 @@ static void check_merge(const struct merge_case *m, double shares[4])
         do_states[a] = do_out[a], dlse_states[a] = &dlse_out[a];
     }
     ref_merge(m->num_states, 1, m->head_dim_v, o_states, lse_states, o, &lse);
-    ref_merge_backward(m->num_states, 1, m->head_dim_v, o_states, lse_states, m->dout, &m->dlse, do_states,
+    ref_merge_backward(m->num_states, 1, m->head_dim_v, o_states, lse_states, o, &lse, m->dout, &m->dlse, do_states,
                        dlse_states);
     const struct merge_allowance w = allow(m, lse);
     for (int64_t a = 0; a < m->num_states; ++a) {

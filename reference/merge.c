@@ -34,39 +34,20 @@ void ref_merge(int64_t num_states, int64_t rows, int64_t head_dim_v, const doubl
     }
 }
 
-/* Writes dot_a = dout . (o_a - o) of one row to dlse_states, o being the merged output under the given lse.
- * do_states serves as scratch. */
-static void spread_from_merged(int64_t num_states, int64_t row, int64_t head_dim_v, const double *const *o_states,
-                               const double *const *lse_states, double lse, const double *dout,
-                               double *const *do_states, double *const *dlse_states)
-{
-    for (int64_t x = row * head_dim_v; x < (row + 1) * head_dim_v; ++x) {
-        double o = 0.0;
-        for (int64_t a = 0; a < num_states; ++a)
-            if (lse_states[a][row] != -INFINITY) o += exp(lse_states[a][row] - lse) * o_states[a][x];
-        for (int64_t a = 0; a < num_states; ++a)
-            do_states[a][x] = lse_states[a][row] != -INFINITY ? dout[x] * (o_states[a][x] - o) : 0.0;
-    }
-    for (int64_t a = 0; a < num_states; ++a) {
-        dlse_states[a][row] = 0.0;
-        for (int64_t x = 0; x < head_dim_v; ++x) dlse_states[a][row] += do_states[a][row * head_dim_v + x];
-    }
-}
-
 void ref_merge_backward(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
-                        const double *const *lse_states, const double *dout, const double *dlse,
-                        double *const *do_states, double *const *dlse_states)
+                        const double *const *lse_states, const double *o, const double *lse, const double *dout,
+                        const double *dlse, double *const *do_states, double *const *dlse_states)
 {
-    for (int64_t row = 0; row < rows; ++row) {
-        const double lse = merged_lse(num_states, lse_states, row);
-        spread_from_merged(num_states, row, head_dim_v, o_states, lse_states, lse, dout, do_states, dlse_states);
-        for (int64_t a = 0; a < num_states; ++a) {
-            const bool empty = lse_states[a][row] == -INFINITY;
-            const double weight = empty ? 0.0 : exp(lse_states[a][row] - lse);
-            const double dlse_row = dlse ? dlse[row] : 0.0;
-            dlse_states[a][row] = empty ? 0.0 : weight * (dlse_row + dlse_states[a][row]);
-            for (int64_t x = row * head_dim_v; x < (row + 1) * head_dim_v; ++x)
+    for (int64_t a = 0; a < num_states; ++a) {
+        for (int64_t row = 0; row < rows; ++row) {
+            const bool empty = lse_states[a][row] == -INFINITY; /* nothing else is looked at */
+            const double weight = empty ? 0.0 : exp(lse_states[a][row] - lse[row]);
+            double spread = empty || dlse == NULL ? 0.0 : dlse[row];
+            for (int64_t x = row * head_dim_v; x < (row + 1) * head_dim_v; ++x) {
+                if (!empty) spread += dout[x] * (o_states[a][x] - o[x]);
                 do_states[a][x] = empty ? 0.0 : weight * dout[x];
+            }
+            dlse_states[a][row] = empty ? 0.0 : weight * spread;
         }
     }
 }

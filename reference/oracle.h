@@ -102,10 +102,11 @@ enum attest_status ref_backward(const struct attest_problem *p, const struct att
  * The weights exp(lse_a - lse) carry the rounding of lse: a relative error of about 2^-52 |lse| beside that of the sums. */
 void ref_merge(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
                const double *const *lse_states, double *o, double *lse);
-/* do_a = w_a dout, dlse_a = w_a (dlse + dout . (o_a - o)), w_a = exp(lse_a - lse); dlse may be NULL. */
+/* do_a = w_a dout, dlse_a = w_a (dlse + dout . (o_a - o)), w_a = exp(lse_a - lse), o and lse being those of the union
+ * as given; dlse may be NULL. Of an empty state nothing but its lse is read, nor dout where all are empty. */
 void ref_merge_backward(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
-                        const double *const *lse_states, const double *dout, const double *dlse,
-                        double *const *do_states, double *const *dlse_states);
+                        const double *const *lse_states, const double *o, const double *lse, const double *dout,
+                        const double *dlse, double *const *do_states, double *const *dlse_states);
 
 #ifdef __cplusplus
 }

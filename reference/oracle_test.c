@@ -405,7 +405,7 @@ Test(oracle, merging_the_parts_of_a_row_gives_the_row)
     double dout[4], do_parts[3][4], dlse_parts[3][2], *const to_do[3] = {do_parts[0], do_parts[1], do_parts[2]};
     double *const to_dlse[3] = {dlse_parts[0], dlse_parts[1], dlse_parts[2]};
     for (int i = 0; i < 4; ++i) dout[i] = whole.dout[i];
-    ref_merge_backward(3, 2, 2, o, lse, dout, NULL, to_do, to_dlse);
+    ref_merge_backward(3, 2, 2, o, lse, merged, merged_lse, dout, NULL, to_do, to_dlse);
     for (int i = 0; i < 4; ++i) {
         cr_assert(near(do_parts[0][i], exp(lse[0][i / 2] - whole.lse[i / 2]) * dout[i]));
         cr_assert(do_parts[2][i] == 0);

@@ -50,6 +50,12 @@ const struct attest_recipe ref_kernel_recipes[] = {
      .delta = ATTEST_DELTA_EXACT,
      .exp_error = EXP_ERROR,
      .tanh_error = TANH_ACCURATE},
+    {.name = "merge_backward",
+     .struct_size = sizeof(struct attest_recipe),
+     .accumulate = ATTEST_ACC_FP32,
+     .delta = ATTEST_DELTA_EXACT,
+     .exp_error = EXP_ERROR,
+     .tanh_error = TANH_ACCURATE},
     {0},
 };
 
