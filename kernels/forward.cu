@@ -162,7 +162,7 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block (&scores
             UNROLL for (int e = 0; e < 4; ++e) kept[m].o[n][e] *= rescale[m][e / 2];
 }
 
-/* Weights of keys that dropout drops become +0: they are seen, and their values are not. */
+/* Weights of keys that dropout drops become +0, infinite ones NaN: they are seen, and their values are not. */
 DEVICE void drop_keys(const forward_params &p, const score_rule &rule, score_block &scores, int32_t row,
                       int32_t key)
 {
@@ -173,7 +173,7 @@ DEVICE void drop_keys(const forward_params &p, const score_rule &rule, score_blo
             UNROLL for (int e = 0; e < 2; ++e)
                 if ((scores.seen[half] >> (2 * n + e) & 1) != 0 &&
                     !is_kept(p, rule, row + 8 * half, key + 8 * n + e, last))
-                    scores.s[n][2 * half + e] = 0;
+                    scores.s[n][2 * half + e] *= 0;
     }
 }
 

@@ -35,6 +35,13 @@ static bool is_in_reach(const struct attest_problem *p, char *why, size_t bytes)
     return true;
 }
 
+static bool forward_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->q.dtype != ATTEST_FP16 && p->q.dtype != ATTEST_BF16)
+        return refuse(why, bytes, "q.dtype = %d, but must be fp16 or bf16", p->q.dtype);
+    return is_in_reach(p, why, bytes);
+}
+
 static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->q.dtype > ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be fp32, fp16 or bf16", p->q.dtype);
@@ -49,6 +56,7 @@ static size_t delta_bytes(const struct attest_problem *p)
 }
 
 const struct forward_kernel forward_kernels[] = {
+    {"forward", forward_takes, forward_sim, CUDA(forward_cuda)},
     {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda)},
     {0},
 };
