@@ -116,6 +116,8 @@ static bool is_left_out(const struct work *w, int place)
     const char *absent = NULL;
     if (property->request.backward && !w->survey->has_backward) absent = "attest_run_backward";
     if (strcmp(property->name, "merge_laws") == 0 && !w->survey->has_merge) absent = "attest_merge_states";
+    if (strcmp(property->name, "merge_backward") == 0 && !w->survey->has_merge_backward)
+        absent = "attest_merge_states_backward";
     if (absent != NULL) {
         result->verdict = PLUGIN_ABSENT;
         snprintf(result->message, sizeof result->message, "it does not export %s", absent);

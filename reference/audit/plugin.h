@@ -24,6 +24,7 @@ struct plugin_functions {
     enum attest_status (*run_backward)(const struct attest_plan *plan, const struct attest_backward_args *args,
                                        void *workspace, size_t workspace_bytes, void *stream);
     enum attest_status (*merge_states)(const struct attest_merge_args *args, void *stream);
+    enum attest_status (*merge_states_backward)(const struct attest_merge_backward_args *args, void *stream);
 };
 
 enum { PLUGIN_SENTENCE = 512, PLUGIN_REFUSAL = 400, PLUGIN_NAME = 64, PLUGIN_MAX_RECIPES = 8 };
@@ -86,7 +87,7 @@ struct plugin_result {
 /* Which features it takes, by what it answers to problems that have one feature each. */
 struct plugin_survey {
     char error[PLUGIN_SENTENCE]; /* why it cannot be audited; "" */
-    bool has_backward, has_merge;
+    bool has_backward, has_merge, has_merge_backward;
     uint64_t refused[2];         /* features, of forward and of backward */
     char refusals[2][NUM_FEATURES][PLUGIN_SENTENCE];
     bool is_done;

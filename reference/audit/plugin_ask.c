@@ -83,6 +83,7 @@ void plugin_ask_survey(struct plugin *plugin, struct plugin_survey *survey)
     }
     survey->has_backward = plugin->functions.run_backward != NULL;
     survey->has_merge = plugin->functions.merge_states != NULL;
+    survey->has_merge_backward = plugin->functions.merge_states_backward != NULL;
     plugin_implementation(plugin, "survey");
     for (int backward = 0; backward < 1 + survey->has_backward; ++backward) survey_pass(plugin, backward, survey);
     if (plugin->plans > 0) *survey->error = '\0';

@@ -169,7 +169,27 @@ const char *plugin_cuda_send_merge(const struct attest_merge_args *a, struct att
     place_states(a->num_states, a->o_states, elements * sizeof(float), false, o);
     place_states(a->num_states, a->lse_states, lse_bytes, false, lse);
     on_device->o_states = (const float *const *)o, on_device->lse_states = (const float *const *)lse;
-    on_device->o = place(a->o, elements * sizeof(float), true);
+    on_device->o = place(a->o, elements * element_bytes(a->o_dtype), true);
     on_device->lse = place(a->lse, lse_bytes, true);
+    return copy_in();
+}
+
+const char *plugin_cuda_send_merge_backward(const struct attest_merge_backward_args *a,
+                                            struct attest_merge_backward_args *on_device)
+{
+    static float *o[MAX_STATES], *lse[MAX_STATES], *do_states[MAX_STATES], *dlse_states[MAX_STATES];
+    const size_t elements = (size_t)(a->rows * a->head_dim_v), lse_bytes = (size_t)a->rows * sizeof(float);
+    if (!clear_arena() || a->num_states > MAX_STATES) return no_memory;
+    *on_device = *a;
+    place_states(a->num_states, a->o_states, elements * sizeof(float), false, o);
+    place_states(a->num_states, a->lse_states, lse_bytes, false, lse);
+    place_states(a->num_states, (const float *const *)a->do_states, elements * sizeof(float), true, do_states);
+    place_states(a->num_states, (const float *const *)a->dlse_states, lse_bytes, true, dlse_states);
+    on_device->o_states = (const float *const *)o, on_device->lse_states = (const float *const *)lse;
+    on_device->do_states = do_states, on_device->dlse_states = dlse_states;
+    on_device->o = place(a->o, elements * element_bytes(a->o_dtype), false);
+    on_device->lse = place(a->lse, lse_bytes, false);
+    on_device->dout = place(a->dout, elements * element_bytes(a->dout_dtype), false);
+    on_device->dlse = place(a->dlse, lse_bytes, false);
     return copy_in();
 }

@@ -16,6 +16,8 @@ MAYBE int plugin_cuda_devices(void);
 MAYBE const char *plugin_cuda_send(const struct attest_problem *p, const struct attest_backward_args *a, bool backward,
                                    size_t workspace_bytes, struct attest_backward_args *on_device, void **workspace);
 MAYBE const char *plugin_cuda_send_merge(const struct attest_merge_args *a, struct attest_merge_args *on_device);
+MAYBE const char *plugin_cuda_send_merge_backward(const struct attest_merge_backward_args *a,
+                                                  struct attest_merge_backward_args *on_device);
 
 /* Waits for the GPU and copies the outputs back. NULL, or one sentence: an error, or bytes changed that are no
  * output's. */

@@ -20,6 +20,7 @@ static const struct symbol {
     {"attest_run_forward", offsetof(struct plugin_functions, run_forward), true},
     {"attest_run_backward", offsetof(struct plugin_functions, run_backward), false},
     {"attest_merge_states", offsetof(struct plugin_functions, merge_states), false},
+    {"attest_merge_states_backward", offsetof(struct plugin_functions, merge_states_backward), false},
 };
 
 static const struct plugin_functions own = {
@@ -33,6 +34,7 @@ static const struct plugin_functions own = {
     .run_forward = attest_run_forward,
     .run_backward = attest_run_backward,
     .merge_states = attest_merge_states,
+    .merge_states_backward = attest_merge_states_backward,
 };
 
 static char why[PLUGIN_SENTENCE];

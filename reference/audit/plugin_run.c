@@ -185,9 +185,21 @@ static enum attest_status merge(const struct implementation *self, const struct 
     return fetch(plugin, answer(plugin, plugin->functions.merge_states(&on_device, NULL), function), function);
 }
 
+static enum attest_status merge_backward(const struct implementation *self, const struct attest_merge_backward_args *a)
+{
+    static const char function[] = "attest_merge_states_backward";
+    struct plugin *plugin = (struct plugin *)self;
+    struct attest_merge_backward_args on_device = *a;
+    const char *const wrong = plugin->device == ATTEST_CUDA ? plugin_cuda_send_merge_backward(a, &on_device) : NULL;
+    if (wrong != NULL) return refuse(plugin, ATTEST_DEVICE_ERROR, "CUDA", wrong);
+    on_device.device = plugin->device;
+    return fetch(plugin, answer(plugin, plugin->functions.merge_states_backward(&on_device, NULL), function), function);
+}
+
 void plugin_implementation(struct plugin *plugin, const char *name)
 {
     const bool on_host = plugin->device == ATTEST_REFERENCE, has_merge = plugin->functions.merge_states != NULL;
+    const bool has_merge_backward = plugin->functions.merge_states_backward != NULL;
     plugin->implementation = (struct implementation){
         .name = name,
         .recipe = plugin->recipe != NULL ? plugin->recipe : ref_recipe("fp32"), /* until a plan says which */
@@ -195,5 +207,7 @@ void plugin_implementation(struct plugin *plugin, const char *name)
         .backward = backward,
         .merge = has_merge ? merge : emulate_merge,
         .merge_recipe = has_merge && !on_host ? ref_kernel_recipe("merge") : NULL,
+        .merge_backward = has_merge_backward ? merge_backward : NULL,
+        .merge_backward_recipe = has_merge_backward && !on_host ? ref_kernel_recipe("merge_backward") : NULL,
         .is_partial = true};
 }
