@@ -64,32 +64,85 @@ static void fill_states(uint64_t seed, int64_t count, float *values, bool is_lse
     }
 }
 
+enum { MOST_STATES = 9 };
+
+/* States, and where both machines put what they make of them: poison to begin with. */
+struct merge_case {
+    int64_t count, rows, dim;
+    int32_t o_dtype;
+    float *o[MOST_STATES], *lse[MOST_STATES], *dout;
+    float *merged[2], *gradients[2]; /* o, then lse; of each state do, then dlse */
+};
+
+static float *poisoned(struct prop_case *c, int64_t count)
+{
+    return memset(case_alloc(c, (size_t)count * sizeof(float)), 0xff, (size_t)count * sizeof(float));
+}
+
+static struct merge_case draw_merge(struct prop_case *c)
+{
+    static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_FP16, ATTEST_BF16};
+    struct merge_case m = {.count = (int64_t)(c->data.seed % (MOST_STATES + 1)), .rows = c->p.seqlen_q + 1,
+                           .dim = c->p.head_dim_v, .o_dtype = dtypes[c->data.seed / 16 % 3]};
+    const int64_t elements = m.rows * m.dim;
+    for (int s = 0; s < m.count; ++s) {
+        m.o[s] = poisoned(c, elements), m.lse[s] = poisoned(c, m.rows);
+        fill_states(c->data.seed + (uint64_t)(2 * s), elements, m.o[s], false);
+        fill_states(c->data.seed + (uint64_t)(2 * s + 1), m.rows, m.lse[s], true);
+    }
+    m.dout = poisoned(c, elements);
+    fill_states(c->data.seed + 99, elements, m.dout, false);
+    for (int i = 0; i < 2; ++i) {
+        m.merged[i] = poisoned(c, elements + m.rows);
+        m.gradients[i] = poisoned(c, m.count * (elements + m.rows));
+    }
+    return m;
+}
+
+static enum attest_status merge_on(const struct implementation *machine, const struct merge_case *m, float *out)
+{
+    struct attest_merge_args a = ATTEST_MERGE_ARGS_INIT;
+    a.o_dtype = m->o_dtype, a.num_states = m->count, a.rows = m->rows, a.head_dim_v = m->dim;
+    a.o_states = (const float *const *)m->o, a.lse_states = (const float *const *)m->lse;
+    a.o = out, a.lse = out + m->rows * m->dim;
+    return machine->merge(machine, &a);
+}
+
+/* Of the first machine's merge. */
+static enum attest_status differentiate_on(const struct implementation *machine, const struct merge_case *m, float *out)
+{
+    struct attest_merge_backward_args a = ATTEST_MERGE_BACKWARD_ARGS_INIT;
+    float *d_o[MOST_STATES], *d_lse[MOST_STATES];
+    const int64_t elements = m->rows * m->dim;
+    for (int64_t s = 0; s < m->count; ++s)
+        d_o[s] = out + s * (elements + m->rows), d_lse[s] = d_o[s] + elements;
+    a.o_dtype = m->o_dtype, a.num_states = m->count, a.rows = m->rows, a.head_dim_v = m->dim;
+    a.o_states = (const float *const *)m->o, a.lse_states = (const float *const *)m->lse;
+    a.o = m->merged[0], a.lse = m->merged[0] + elements, a.dout = m->dout;
+    a.do_states = d_o, a.dlse_states = d_lse;
+    return machine->merge_backward(machine, &a);
+}
+
+static int same_floats(const char *what, float *const of[2], int64_t count, struct prop_context *context)
+{
+    for (int64_t i = 0; i < count; ++i)
+        if (memcmp(&of[0][i], &of[1][i], sizeof(float)) != 0)
+            return fails(context, FAILS_LAW, "word %" PRId64 " of %s is %a on the chip, %a simulated", i, what,
+                         (double)of[0][i], (double)of[1][i]);
+    return TRIAL_PASSES;
+}
+
 static int same_merge(struct prop_case *c, const struct implementation *self, struct prop_context *context)
 {
-    enum { MOST = 9 };
     const struct implementation *const machines[] = {self, &sim_poly.implementation};
-    const int64_t rows = c->p.seqlen_q + 1, elements = rows * c->p.head_dim_v;
-    float *o[MOST], *lse[MOST], *merged[2];
-    struct attest_merge_args a = ATTEST_MERGE_ARGS_INIT;
-    a.num_states = (int64_t)(c->data.seed % (MOST + 1)), a.rows = rows, a.head_dim_v = c->p.head_dim_v;
-    for (int s = 0; s < a.num_states; ++s) {
-        o[s] = case_alloc(c, (size_t)elements * sizeof **o), lse[s] = case_alloc(c, (size_t)rows * sizeof **lse);
-        fill_states(c->data.seed + (uint64_t)(2 * s), elements, o[s], false);
-        fill_states(c->data.seed + (uint64_t)(2 * s + 1), rows, lse[s], true);
-    }
-    a.o_states = (const float *const *)o, a.lse_states = (const float *const *)lse;
-    for (int m = 0; m < 2; ++m) {
-        merged[m] = case_alloc(c, (size_t)(elements + rows) * sizeof **merged);
-        memset(merged[m], 0xff, (size_t)(elements + rows) * sizeof **merged);
-        a.o = merged[m], a.lse = merged[m] + elements;
-        if (machines[m]->merge(machines[m], &a) != ATTEST_OK)
-            return fails(context, FAILS_STATUS, "merge on %s: %s", machines[m]->name, attest_last_error());
-    }
-    for (int64_t i = 0; i < elements + rows; ++i)
-        if (memcmp(&merged[0][i], &merged[1][i], sizeof **merged) != 0)
-            return fails(context, FAILS_LAW, "number %" PRId64 " of (o, lse) is %a on the chip, %a simulated", i,
-                         (double)merged[0][i], (double)merged[1][i]);
-    return TRIAL_PASSES;
+    const struct merge_case m = draw_merge(c);
+    const int64_t words = m.rows * m.dim + m.rows;
+    for (int i = 0; i < 2; ++i)
+        if (merge_on(machines[i], &m, m.merged[i]) != ATTEST_OK ||
+            differentiate_on(machines[i], &m, m.gradients[i]) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "merge on %s: %s", machines[i]->name, attest_last_error());
+    const int failure = same_floats("a merge", m.merged, words, context);
+    return failure != TRIAL_PASSES ? failure : same_floats("its gradients", m.gradients, m.count * words, context);
 }
 
 static struct property same_bits(const char *name, int (*check)(struct prop_case *, const struct implementation *,
