@@ -48,12 +48,25 @@ static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
     return is_in_reach(p, why, bytes);
 }
 
+/* Matrix units take no two formats at once. */
+static bool backward_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->q.dtype != ATTEST_FP16 && p->q.dtype != ATTEST_BF16)
+        return refuse(why, bytes, "q.dtype = %d, but must be fp16 or bf16", p->q.dtype);
+    if (p->dout.dtype != p->q.dtype)
+        return refuse(why, bytes, "dout.dtype = %d, but must be q.dtype, %d", p->dout.dtype, p->q.dtype);
+    return is_in_reach(p, why, bytes);
+}
+
 /* Of delta, one fp32 a row and head. */
 static size_t delta_bytes(const struct attest_problem *p)
 {
     const int64_t rows = p->ragged ? p->total_q : p->batch * p->seqlen_q;
     return (size_t)rows * (size_t)p->num_heads_q * sizeof(float);
 }
+
+/* Of delta, lse in base 2 and delta - dlse. */
+static size_t row_terms_bytes(const struct attest_problem *p) { return 3 * delta_bytes(p); }
 
 const struct forward_kernel forward_kernels[] = {
     {"forward", forward_takes, forward_sim, CUDA(forward_cuda)},
@@ -62,6 +75,7 @@ const struct forward_kernel forward_kernels[] = {
 };
 
 const struct backward_kernel backward_kernels[] = {
+    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda)},
     {"backward_fp32", fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda)},
     {0},
 };

@@ -1,0 +1,279 @@
+/* backward.h - products of a warp in backward.cu: rows that it owns times rows that it walks over, and back.
+ *
+ * A warp owns 16 or 32 neighbouring rows of two tensors. STEP rows of the other side at a time, it takes their products
+ * with its own (s and dp), makes weights of them (p and ds), and adds the weighted rows of the other side to sums. */
+#ifndef ATTEST_KERNELS_BACKWARD_H
+#define ATTEST_KERNELS_BACKWARD_H
+
+#include "kernels/device/device.h"
+#include "kernels/tiles.h"
+
+enum { THREADS = 128, WARPS = THREADS / 32 };
+
+/* KEYS: of the kernel that owns keys. What a lane of a warp with 16 rows needs: 2 FEATURES / 8 x 4 sums, 2 DIM / 16 x 4
+ * pairs of its rows where they are RESIDENT in registers, 2 STEP / 8 x 4 of s and dp; twice that with 32 rows, which
+ * halve the reads from shared memory. At 256 features a CTA owns half of each result. */
+template <int DIMENSIONS, bool IS_PLAIN, bool IS_BY_KEY>
+struct backward_shape {
+    static constexpr int DIM = DIMENSIONS;
+    static constexpr bool PLAIN = IS_PLAIN, KEYS = IS_BY_KEY;
+    static constexpr int BLOCKS = PLAIN && DIM <= 64 ? 2 : 1; /* of 16 rows to a warp */
+    static constexpr int WARP_ROWS = 16 * BLOCKS, OWN = WARPS * WARP_ROWS;
+    static constexpr bool RESIDENT = PLAIN && (DIM == 128 || (KEYS && DIM == 64));
+    static constexpr int TILE = DIM <= 128 ? 64 : 16;                  /* rows of the other side in shared memory */
+    static constexpr int STEP = PLAIN && DIM == 64 && !KEYS ? 32 : 16; /* and at a time */
+    static constexpr int FEATURES = DIM <= 128 ? DIM : 128, PARTS = DIM / FEATURES;
+    /* In shared memory: two tiles of its rows, two stages of two tiles of the others, fp32 terms of rows, votes. */
+    static constexpr int NUMBERS = (2 * OWN + 4 * TILE) * DIM, TERMS = KEYS ? 4 * TILE : 3 * OWN;
+    static constexpr size_t SHARED_BYTES =
+        NUMBERS * sizeof(uint16_t) + TERMS * sizeof(float) + WARPS * sizeof(uint32_t);
+};
+
+/* ---- rows in global memory --------------------------------------------------------------------------------------- */
+
+/* Features x .. x + 7 of a row, zero past its end. */
+struct eight_features {
+    float at[8];
+};
+
+template <typename T>
+DEVICE eight_features unpack_eight(const void *numbers)
+{
+    struct alignas(16) {
+        uint32_t at[4];
+    } pairs;
+    eight_features out;
+    const sixteen_bytes bytes = load_global_16<sixteen_bytes>(numbers);
+    __builtin_memcpy(&pairs, &bytes, 16);
+    UNROLL for (int n = 0; n < 8; ++n) out.at[n] = unpack<T>(pairs.at[n / 2], n % 2 != 0);
+    return out;
+}
+
+DEVICE eight_features load_eight_features(const row_pointer &row, bool by_eight, int x)
+{
+    const bool at_once = by_eight && x + 8 <= row.length;
+    if (at_once && row.dtype == ATTEST_BF16) return unpack_eight<bf16>(row.data + 2 * x);
+    if (at_once && row.dtype == ATTEST_FP16) return unpack_eight<f16>(row.data + 2 * x);
+    eight_features out;
+    UNROLL for (int n = 0; n < 8; ++n) out.at[n] = x + n < row.length ? load_feature(row, x + n) : 0.0f;
+    return out;
+}
+
+/* a . b of one row of each, in its four lanes. */
+DEVICE float multiply_row(const row_tensor &a, const row_tensor &b, int64_t batch, int64_t row, int64_t head,
+                         int length)
+{
+    const row_pointer a_row = row_of(a, batch, row, head, length), b_row = row_of(b, batch, row, head, length);
+    float sum = 0;
+    ROLLED for (int x = static_cast<int>(lane()) % 4 * 8; x < length; x += 32) {
+        const eight_features u = load_eight_features(a_row, a.by_eight != 0, x);
+        const eight_features w = load_eight_features(b_row, b.by_eight != 0, x);
+        UNROLL for (int n = 0; n < 8; ++n) sum = fma_rn(u.at[n], w.at[n], sum);
+    }
+    return sum_of_quad(sum);
+}
+
+/* ---- fragments --------------------------------------------------------------------------------------------------- */
+
+/* Where in a tile a lane reads 16 features from 16 x on: at x / 16 % 4, plus x / 64 * 64. `rows` of fragments whose
+ * columns are the tile's rows, `columns` of a and of those whose columns are features. */
+struct lane_offsets {
+    unsigned rows[4], columns[4];
+};
+
+template <int DIM>
+DEVICE lane_offsets find_lane_offsets()
+{
+    lane_offsets out;
+    const unsigned l = lane();
+    UNROLL for (unsigned n = 0; n < 4; ++n) {
+        out.rows[n] = tile_offset<DIM>(l % 8 + l / 16 * 8, 16 * n + l / 8 % 2 * 8);
+        out.columns[n] = tile_offset<DIM>(l % 16, 16 * n + l / 16 * 8);
+    }
+    return out;
+}
+
+DEVICE unsigned offset_of(const unsigned (&at)[4], int x)
+{
+    return at[x / 16 % 4] + static_cast<unsigned>(x / 64 * 64);
+}
+
+DEVICE void split_b(uint32_t (&b)[2][2], const uint32_t (&r)[4])
+{
+    b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
+}
+
+/* The rows of one tensor that a warp owns: RESIDENT as fragments, else where they lie. */
+template <typename shape>
+struct own_rows {
+    uint32_t a[shape::RESIDENT ? shape::DIM / 16 : 1][shape::BLOCKS][4];
+    const uint16_t *rows;
+};
+
+template <typename shape>
+DEVICE void load_own(own_rows<shape> &own, const lane_offsets &lanes, int place, int x)
+{
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        ldmatrix_x4(own.a[place][m], own.rows + 16 * m * shape::DIM + offset_of(lanes.columns, x));
+}
+
+template <typename shape>
+DEVICE void make_resident(own_rows<shape> &own, const lane_offsets &lanes)
+{
+    UNROLL for (int x = 0; x < (shape::RESIDENT ? shape::DIM : 0); x += 16) load_own<shape>(own, lanes, x / 16, x);
+}
+
+/* ---- products of rows -------------------------------------------------------------------------------------------- */
+
+/* Of a warp's rows and STEP others. */
+template <typename shape>
+struct products {
+    float at[shape::BLOCKS][shape::STEP / 8][4];
+};
+
+template <typename shape>
+DEVICE void clear(products<shape> &d)
+{
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int n = 0; n < shape::STEP / 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e) d.at[m][n][e] = 0;
+}
+
+/* d += own b^T, of features x .. x + 15. */
+template <typename T, typename shape>
+DEVICE void multiply_features(products<shape> &d, own_rows<shape> &own, const uint16_t *b_rows,
+                              const lane_offsets &lanes, int x)
+{
+    const int place = shape::RESIDENT ? x / 16 : 0;
+    if (!shape::RESIDENT) load_own<shape>(own, lanes, 0, x);
+    UNROLL for (int n = 0; n < shape::STEP / 16; ++n) {
+        uint32_t r[4], b[2][2];
+        ldmatrix_x4(r, b_rows + 16 * n * shape::DIM + offset_of(lanes.rows, x));
+        split_b(b, r);
+        UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
+            multiply<T>(d.at[m][2 * n], own.a[place][m], b[0]);
+            multiply<T>(d.at[m][2 * n + 1], own.a[place][m], b[1]);
+        }
+    }
+}
+
+/* d0 = own0 b0^T, d1 = own1 b1^T, in turns: their chains of sums hide one another's latency. */
+template <typename T, typename shape>
+DEVICE void multiply_rows(products<shape> &d0, products<shape> &d1, own_rows<shape> &own0, own_rows<shape> &own1,
+                          const uint16_t *b0_rows, const uint16_t *b1_rows, const lane_offsets &lanes)
+{
+    clear<shape>(d0);
+    clear<shape>(d1);
+    UNROLL for (int x = 0; x < shape::DIM; x += 16) {
+        multiply_features<T, shape>(d0, own0, b0_rows, lanes, x);
+        multiply_features<T, shape>(d1, own1, b1_rows, lanes, x);
+    }
+}
+
+/* ---- weighted sums of rows --------------------------------------------------------------------------------------- */
+
+/* Weights of STEP others for a warp's rows, rounded, as fragments. */
+template <typename shape>
+struct weights {
+    uint32_t a[shape::BLOCKS][shape::STEP / 16][4];
+};
+
+template <typename T, typename shape>
+DEVICE void round_weights(weights<shape> &out, const products<shape> &d)
+{
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int j = 0; j < shape::STEP / 16; ++j)
+            UNROLL for (int r = 0; r < 4; ++r) {
+                const float *const pair = &d.at[m][2 * j + r / 2][r % 2 * 2];
+                out.a[m][j][r] = pack<T>(pair[0], pair[1]);
+            }
+}
+
+/* FEATURES sums of each row that a warp owns. */
+template <typename shape>
+struct feature_sums {
+    float at[shape::BLOCKS][shape::FEATURES / 8][4];
+};
+
+/* Features x .. x + 15 of sum += w b, b rows 16 j .. 16 j + 15 of STEP. SELECT: over those that `seen` has not as
+ * UNSEEN. */
+template <typename T, bool SELECT, typename shape>
+DEVICE void add_product(feature_sums<shape> &sum, const weights<shape> &w, const weights<shape> &seen, int j, int x,
+                        const uint32_t (&b)[2][2])
+{
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
+        float(&low)[4] = sum.at[m][x / 8], (&high)[4] = sum.at[m][x / 8 + 1];
+        if (SELECT) {
+            multiply_seen<T>(low, high, w.a[m][j], seen.a[m][j], b);
+        } else {
+            multiply<T>(low, w.a[m][j], b[0]);
+            multiply<T>(high, w.a[m][j], b[1]);
+        }
+    }
+}
+
+/* sum0 += w0 b and, where TWO, sum1 += w1 b: they share the fragments of b, STEP rows of features. */
+template <typename T, bool SELECT, bool TWO, typename shape>
+DEVICE void add_products(feature_sums<shape> &sum0, feature_sums<shape> &sum1, const weights<shape> &w0,
+                         const weights<shape> &w1, const weights<shape> &seen, const uint16_t *b_rows,
+                         const lane_offsets &lanes)
+{
+    UNROLL for (int j = 0; j < shape::STEP / 16; ++j)
+        UNROLL for (int x = 0; x < shape::FEATURES; x += 16) {
+            uint32_t r[4], b[2][2];
+            ldmatrix_x4_trans(r, b_rows + 16 * j * shape::DIM + offset_of(lanes.columns, x));
+            split_b(b, r);
+            add_product<T, SELECT, shape>(sum0, w0, seen, j, x, b);
+            if (TWO) add_product<T, SELECT, shape>(sum1, w1, seen, j, x, b);
+        }
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+/* Rows of fp32 sums in shared memory lie PITCH floats apart: quads of four rows write to different banks. */
+template <typename shape>
+constexpr int PITCH = shape::FEATURES + 8;
+
+/* sums times `factor` to a warp's rows of `to`. */
+template <typename shape>
+DEVICE void stage_sums(float *to, const feature_sums<shape> &sums, float factor)
+{
+    const int g = static_cast<int>(lane()) / 4, t = static_cast<int>(lane()) % 4;
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int n = 0; n < shape::FEATURES / 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e)
+                to[(16 * m + g + e / 2 * 8) * PITCH<shape> + 8 * n + 2 * t + e % 2] = factor * sums.at[m][n][e];
+}
+
+/* Four features of a row, from x on, as store_features; at once where they can be. */
+DEVICE void store_four(const row_pointer &row, int x, const quad &value)
+{
+    if (!row.by_four || x + 4 > row.length) return store_features(row, x, value);
+    if (row.dtype == ATTEST_FP32) {
+        quad out;
+        UNROLL for (int n = 0; n < 4; ++n) out.at[n] = one_nan_f32(value.at[n]);
+        return store_global_16(row.data + 4 * x, out);
+    }
+    uint32_t pairs[2];
+    UNROLL for (int n = 0; n < 2; ++n)
+        pairs[n] = row.dtype == ATTEST_FP16 ? pack_f16x2(value.at[2 * n], value.at[2 * n + 1])
+                                            : pack_bf16x2(value.at[2 * n], value.at[2 * n + 1]);
+    *reinterpret_cast<uint64_t *>(row.data + 2 * x) = static_cast<uint64_t>(pairs[1]) << 32 | pairs[0];
+}
+
+/* Staged sums of a warp to rows first .. first + count - 1 of one head, from feature first_x on; zeros from row `used`
+ * on. */
+template <typename shape>
+DEVICE void store_sums(const float *from, const row_tensor &t, int64_t b, int64_t first, int count, int used,
+                       int64_t head, int first_x, int length)
+{
+    constexpr int LANES = shape::FEATURES / 4, ROWS = LANES >= 32 ? 1 : 32 / LANES; /* at a time */
+    const int x = static_cast<int>(lane()) % LANES * 4;
+    ROLLED for (int r = static_cast<int>(lane()) / LANES; r < shape::WARP_ROWS; r += ROWS) {
+        if (r >= count || first_x + x >= length) continue;
+        const quad sums = load_16<quad>(&from[r * PITCH<shape> + x]);
+        store_four(row_of(t, b, first + r, head, length), first_x + x, r < used ? sums : quad{{0, 0, 0, 0}});
+    }
+}
+
+#endif
