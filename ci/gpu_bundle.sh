@@ -16,6 +16,7 @@ probe --cuda
 unit_probe --cuda --json logs/unit_probe.json
 functions_probe --json logs/functions_probe.json
 kernels_gpu
+published_gpu
 audit --device cuda --cases 5000
 example
 bench.py --quick --json logs/bench.json

@@ -15,6 +15,8 @@ void *cuda_allocate(size_t bytes)
     return cudaMalloc(&memory, bytes) == cudaSuccess ? memory : nullptr;
 }
 
+void cuda_release(void *memory) { cudaFree(memory); }
+
 int cuda_copy_in(void *device, const void *host, size_t bytes)
 {
     return cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice);
