@@ -1,4 +1,4 @@
-/* backward.h - products of a warp in backward.cu: rows that it owns times rows that it walks over, and back.
+/* backward.h - what the two kernels of backward.cu share: shapes, the workspace, scores, products.
  *
  * A warp owns 16 or 32 neighbouring rows of two tensors. STEP rows of the other side at a time, it takes their products
  * with its own (s and dp), makes weights of them (p and ds), and adds the weighted rows of the other side to sums. */
@@ -6,6 +6,9 @@
 #define ATTEST_KERNELS_BACKWARD_H
 
 #include "kernels/device/device.h"
+#include "kernels/gradients.h"
+#include "kernels/params.h"
+#include "kernels/scores.h"
 #include "kernels/tiles.h"
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
@@ -28,6 +31,86 @@ struct backward_shape {
     static constexpr size_t SHARED_BYTES =
         NUMBERS * sizeof(uint16_t) + TERMS * sizeof(float) + WARPS * sizeof(uint32_t);
 };
+
+/* ---- the workspace ----------------------------------------------------------------------------------------------- */
+
+/* Of the query rows of one head: delta, and what p and dx take of it. Three arrays as delta_at has them. */
+struct row_terms {
+    float *delta;  /* corrected */
+    float *lse;    /* in base 2 */
+    float *offset; /* delta - dlse */
+};
+
+DEVICE row_terms terms_of(const backward_params &p, const sequence &s, int64_t b, int64_t head)
+{
+    const int64_t all = p.forward.num_heads_q * p.forward.rows_q;
+    float *const first = static_cast<float *>(p.workspace) + delta_at(p.forward, s, b, 0, head);
+    return {first, first + all, first + 2 * all};
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* What dot products become scores by: y = c dot where scores are linear in them, else rule and c = 1. */
+struct score_terms {
+    score_rule rule;
+    float c;
+};
+
+template <bool PLAIN>
+DEVICE score_terms find_score_terms(const forward_params &p, int64_t b, int64_t head)
+{
+    if (PLAIN) return {{}, p.softmax_scale * LOG2_E};
+    score_terms out = {find_score_rule(p, b, head), 1};
+    if (p.bias.data == nullptr && p.alibi_slopes == nullptr && p.softcap == 0) {
+        out.c = out.rule.scale;
+        out.rule.scale = 1;
+    }
+    return out;
+}
+
+/* Of one pair of a query row and a key. */
+struct pair_gradient {
+    float p;     /* -0 where the pair takes no part: UNSEEN once it is rounded */
+    float kept;  /* p, or 0 where dropout drops it */
+    float dx;
+    float slope; /* of ds by dx */
+};
+
+/* dot = q . k, dp = dout . v. `last` as is_kept has it. */
+DEVICE pair_gradient find_pair_gradient(const forward_params &p, const score_terms &terms, const sequence &s,
+                                        int32_t row, int32_t key, float dot, float dp, float lse, float offset,
+                                        dropout_bits &last)
+{
+    const score found = find_score(p, terms.rule, s, row, key, dot);
+    if (!found.visible) return {-0.0f, -0.0f, 0, 0};
+    const bool is_dropped = !is_kept(p, terms.rule, row, key, last);
+    const float weight = exp2_f32(fma_rn(found.y, terms.c, -lse));
+    const float value = is_dropped ? 0 * dp : p.dropout_multiplier * dp; /* a NaN of v is felt all the same */
+    return {weight, is_dropped ? 0 * weight : weight, weight * (value - offset), found.slope};
+}
+
+/* ---- where a CTA stands ------------------------------------------------------------------------------------------ */
+
+/* Tile `tile` of the rows of one head of a sequence, features first_x on of its result. */
+struct cta_place {
+    int64_t b, head, tile;
+    int first_x;
+};
+
+template <typename shape>
+DEVICE bool find_place(int64_t batch, int64_t heads, cta_place &out)
+{
+    const int64_t row_of_heads = static_cast<int64_t>(block_z()) * grid_y() + block_y();
+    const int part = static_cast<int>(block_x() % shape::PARTS);
+    out = {row_of_heads / heads, row_of_heads % heads, block_x() / shape::PARTS, part * shape::FEATURES};
+    return out.b < batch;
+}
+
+DEVICE int smaller(int64_t a, int b) { return a < b ? static_cast<int>(a) : b; }
+
+/* Whether a .. a + count - 1 has a row inside, and whether all are. */
+DEVICE bool touches(interval i, int32_t a, int count) { return a < i.last && a + count > i.first; }
+DEVICE bool contains(interval i, int32_t a, int count) { return a >= i.first && a + count <= i.last; }
 
 /* ---- rows in global memory --------------------------------------------------------------------------------------- */
 
