@@ -54,6 +54,16 @@ static void *place(const void *host, size_t bytes, bool is_output)
     return arena.device + offset;
 }
 
+/* Poison that a run may write, and the host never sees: a region without a host. */
+static void *place_scratch(size_t bytes)
+{
+    const size_t offset = (arena.used + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    arena.used = (offset + bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    if (arena.num_regions == MAX_REGIONS || arena.used > ARENA) abort();
+    arena.regions[arena.num_regions++] = (struct region){NULL, bytes, offset, true};
+    return arena.device + offset;
+}
+
 static bool failed(int code)
 {
     if (code != 0) attest_refuse(ATTEST_DEVICE_ERROR, "%s", cuda_error_text(code));
@@ -64,8 +74,10 @@ static bool failed(int code)
 static enum attest_status copy_in(void)
 {
     memset(arena.before, 0xff, arena.used);
-    for (int i = 0; i < arena.num_regions; ++i)
-        memcpy(arena.before + arena.regions[i].offset, arena.regions[i].host, arena.regions[i].bytes);
+    for (int i = 0; i < arena.num_regions; ++i) {
+        const struct region *r = &arena.regions[i];
+        if (r->host != NULL) memcpy(arena.before + r->offset, r->host, r->bytes);
+    }
     return failed(cuda_copy_in(arena.device, arena.before, arena.used)) ? ATTEST_DEVICE_ERROR : ATTEST_OK;
 }
 
@@ -76,7 +88,7 @@ static enum attest_status copy_out(void)
     for (int i = 0; i < arena.num_regions; ++i) {
         const struct region *r = &arena.regions[i];
         if (!r->is_output) continue;
-        memcpy(r->host, arena.now + r->offset, r->bytes);
+        if (r->host != NULL) memcpy(r->host, arena.now + r->offset, r->bytes);
         memcpy(arena.before + r->offset, arena.now + r->offset, r->bytes);
     }
     if (memcmp(arena.before, arena.now, arena.used) == 0) return ATTEST_OK;
@@ -84,7 +96,7 @@ static enum attest_status copy_out(void)
     return ATTEST_DEVICE_ERROR;
 }
 
-/* ---- forward ---- */
+/* ---- forward and backward ---- */
 
 /* Bytes from a tensor's first element to past its last. */
 static size_t span_of(const struct attest_problem *p, const struct attest_tensor_kind *kind)
@@ -96,58 +108,62 @@ static size_t span_of(const struct attest_problem *p, const struct attest_tensor
     return (size_t)(elements * layout.element_bytes);
 }
 
-static struct attest_forward_args place_forward(const struct attest_problem *p, const struct attest_forward_args *a)
+/* The arguments of a pass with every pointer to its place on the device. */
+static struct attest_backward_args place_args(const struct attest_problem *p, const struct attest_backward_args *a,
+                                              enum attest_pass pass)
 {
-    struct attest_forward_args out = *a;
+    const struct attest_forward_args *const f = &a->forward;
+    const size_t batch = (size_t)p->batch, heads = (size_t)p->num_heads_q;
+    struct attest_backward_args out = *a;
     for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) {
         const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
-        const bool takes_part = (kind->read | kind->written) & ATTEST_FORWARD;
-        if (!takes_part || attest_layout_of(p, kind).dtype == ATTEST_ABSENT) continue;
-        char *const field = (char *)&out + (kind->in_args - offsetof(struct attest_backward_args, forward));
+        if (!((kind->read | kind->written) & pass) || attest_layout_of(p, kind).dtype == ATTEST_ABSENT) continue;
         void *pointer;
-        memcpy(&pointer, field, sizeof pointer);
-        pointer = place(pointer, span_of(p, kind), kind->written & ATTEST_FORWARD);
-        memcpy(field, &pointer, sizeof pointer);
+        memcpy(&pointer, (const char *)a + kind->in_args, sizeof pointer);
+        pointer = place(pointer, span_of(p, kind), kind->written & pass);
+        memcpy((char *)&out + kind->in_args, &pointer, sizeof pointer);
     }
-    const size_t batch = (size_t)p->batch, word = sizeof(int32_t);
-    out.cu_seqlens_q = place(a->cu_seqlens_q, (batch + 1) * word, false);
-    out.cu_seqlens_k = place(a->cu_seqlens_k, (batch + 1) * word, false);
-    out.seqused_q = place(a->seqused_q, batch * word, false);
-    out.seqused_k = place(a->seqused_k, batch * word, false);
-    out.sink = place(a->sink, (size_t)p->num_heads_q * word, false);
+    out.forward.cu_seqlens_q = place(f->cu_seqlens_q, (batch + 1) * sizeof(int32_t), false);
+    out.forward.cu_seqlens_k = place(f->cu_seqlens_k, (batch + 1) * sizeof(int32_t), false);
+    out.forward.seqused_q = place(f->seqused_q, batch * sizeof(int32_t), false);
+    out.forward.seqused_k = place(f->seqused_k, batch * sizeof(int32_t), false);
+    out.forward.alibi_slopes = place(f->alibi_slopes, heads * sizeof(float), false);
+    out.forward.sink = place(f->sink, heads * sizeof(float), false);
+    out.forward.dropout_seed = place(f->dropout_seed, sizeof(uint64_t), false);
+    out.forward.dropout_offset = place(f->dropout_offset, sizeof(uint64_t), false);
+    out.forward.dropout_stream = place(f->dropout_stream, batch * heads * sizeof(int64_t), false);
+    if (pass == ATTEST_BACKWARD) out.dsink = place(a->dsink, heads * sizeof(float), true);
     return out;
 }
 
-static enum attest_status through_library(const struct attest_problem *p, const struct attest_forward_args *a)
+static enum attest_status run(const struct implementation *self, const struct attest_problem *p, enum attest_pass pass,
+                              const struct attest_backward_args *a)
 {
-    struct attest_problem on_cuda = *p;
-    struct attest_plan *plan;
-    on_cuda.device = ATTEST_CUDA;
-    enum attest_status status = attest_plan_create(&on_cuda, &plan);
-    if (status == ATTEST_OK) status = attest_run_forward(plan, a, NULL, 0, NULL);
-    attest_plan_destroy(plan);
-    return status;
-}
-
-static enum attest_status launch(forward_launcher *launcher, const struct attest_problem *p,
-                                 const struct attest_forward_args *a)
-{
-    const struct forward_params params = forward_params_of(p, a);
-    return failed(launcher(&params, NULL)) ? ATTEST_DEVICE_ERROR : ATTEST_OK;
+    struct kernel_run_plan run;
+    enum attest_status status = kernels_plan((struct kernel_implementation *)self, p, ATTEST_CUDA, pass, &run);
+    if (status != ATTEST_OK) return status;
+    const size_t bytes = run.workspace_bytes;
+    clear_arena();
+    const struct attest_backward_args on_device = place_args(p, a, pass);
+    void *const workspace = bytes > 0 ? place_scratch(bytes) : NULL;
+    status = copy_in();
+    if (status != ATTEST_OK) return status;
+    status = pass == ATTEST_FORWARD ? attest_run_forward(&run.plan, &on_device.forward, workspace, bytes, NULL)
+                                    : attest_run_backward(&run.plan, &on_device, workspace, bytes, NULL);
+    return status == ATTEST_OK ? copy_out() : status;
 }
 
 static enum attest_status forward(const struct implementation *self, const struct attest_problem *p,
                                   const struct attest_forward_args *a)
 {
-    const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
-    char why[256];
-    if (!forward_kernels[0].takes(p, why, sizeof why)) return ATTEST_UNSUPPORTED;
-    clear_arena();
-    const struct attest_forward_args on_device = place_forward(p, a);
-    enum attest_status status = copy_in();
-    if (status == ATTEST_OK)
-        status = kernels->forward != NULL ? launch(kernels->forward, p, &on_device) : through_library(p, &on_device);
-    return status == ATTEST_OK ? copy_out() : status;
+    const struct attest_backward_args all = {.forward = *a};
+    return run(self, p, ATTEST_FORWARD, &all);
+}
+
+static enum attest_status backward(const struct implementation *self, const struct attest_problem *p,
+                                   const struct attest_backward_args *a)
+{
+    return run(self, p, ATTEST_BACKWARD, a);
 }
 
 /* ---- merge ---- */
@@ -167,11 +183,11 @@ static enum attest_status merge(const struct implementation *self, const struct 
     on_device.o = place(a->o, merged_bytes, true), on_device.lse = place(a->lse, lse_bytes, true);
     enum attest_status status = copy_in();
     if (status != ATTEST_OK) return status;
-    if (kernels->merge == NULL) {
+    if (kernels->launchers.merge == NULL) {
         status = attest_merge_states(&on_device, NULL);
     } else {
         const struct merge_params params = merge_params_of(&on_device);
-        status = failed(kernels->merge(&params, NULL)) ? ATTEST_DEVICE_ERROR : ATTEST_OK;
+        status = failed(kernels->launchers.merge(&params, NULL)) ? ATTEST_DEVICE_ERROR : ATTEST_OK;
     }
     return status == ATTEST_OK ? copy_out() : status;
 }
@@ -209,22 +225,34 @@ static enum attest_status merge_backward(const struct implementation *self, cons
     const struct attest_merge_backward_args on_device = place_backward(a, &states);
     enum attest_status status = copy_in();
     if (status != ATTEST_OK) return status;
-    if (kernels->merge_backward == NULL) {
+    if (kernels->launchers.merge_backward == NULL) {
         status = attest_merge_states_backward(&on_device, NULL);
     } else {
         const struct merge_backward_params params = merge_backward_params_of(&on_device);
-        status = failed(kernels->merge_backward(&params, NULL)) ? ATTEST_DEVICE_ERROR : ATTEST_OK;
+        status = failed(kernels->launchers.merge_backward(&params, NULL)) ? ATTEST_DEVICE_ERROR : ATTEST_OK;
     }
     return status == ATTEST_OK ? copy_out() : status;
 }
 
-struct kernel_implementation kernels_on_cuda(const char *name, forward_launcher *forward_of, merge_launcher *merge_of)
+struct kernel_implementation kernels_on_cuda(const char *name, const struct kernel_launchers *launchers)
 {
     return (struct kernel_implementation){
         .implementation = {.name = name, .recipe = ref_kernel_recipe(forward_kernels[0].name),
-                           .forward = forward, .merge = merge, .merge_backward = merge_backward,
+                           .forward = forward, .backward = backward, .merge = merge, .merge_backward = merge_backward,
                            .merge_recipe = ref_kernel_recipe(merge_kernel.name),
                            .merge_backward_recipe = ref_kernel_recipe(merge_backward_kernel.name),
                            .is_partial = true},
-        .forward = forward_of, .merge = merge_of};
+        .launchers = launchers != NULL ? *launchers : (struct kernel_launchers){{NULL}, {NULL}, NULL, NULL}};
+}
+
+/* ---- polynomials ---- */
+
+struct kernel_launchers kernels_cuda_poly(void)
+{
+    struct kernel_launchers out = {{NULL}, {NULL}, NULL, NULL};
+#define POLYNOMIAL(kernel) kernels_replace(&out, #kernel, (kernel_launcher *)kernel##_cuda_poly)
+    POLYNOMIAL(forward), POLYNOMIAL(forward_fp32), POLYNOMIAL(backward), POLYNOMIAL(backward_fp32);
+    POLYNOMIAL(merge), POLYNOMIAL(merge_backward);
+#undef POLYNOMIAL
+    return out;
 }

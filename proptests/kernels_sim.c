@@ -2,18 +2,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/sim/sim.h"
 #include "lib/error.h"
 #include "lib/run.h"
 #include "proptests/kernels.h"
 
+enum { ALIGN = 256, POISON = 0xff };
+
 /* One simulated GPU for all runs of this process, on one host thread: tests share the machine. */
-static struct sim_gpu *gpu_for(uint64_t bits)
+static struct sim_gpu *gpu_for(const struct implementation *self, uint64_t bits)
 {
     static struct sim_gpu *gpu;
-    const struct sim_options options = {.generation = bits & 1 ? SIM_SM_80 : SIM_SM_90,
-                                        .async = (enum sim_async_policy)(bits / 2 % 3),
-                                        .seed = bits / 8,
+    const struct sim_options options = {.generation = ((const struct kernel_implementation *)self)->generation,
+                                        .async = (enum sim_async_policy)(bits % 3),
+                                        .seed = bits / 3,
                                         .workers = 1};
     if (gpu == NULL) gpu = sim_gpu_create(&options);
     if (gpu == NULL) abort();
@@ -29,6 +30,58 @@ static uint64_t hash(const void *bytes, size_t size)
     return h;
 }
 
+/* ---- forward and backward ---- */
+
+/* Poison, with as much as its alignment on both sides that must stay. */
+static unsigned char *new_workspace(size_t bytes)
+{
+    const size_t room = (bytes + 3 * ALIGN - 1) / ALIGN * ALIGN;
+    unsigned char *const memory = aligned_alloc(ALIGN, room);
+    if (memory == NULL) abort();
+    return memset(memory, POISON, room);
+}
+
+static bool is_guarded(const unsigned char *memory, size_t bytes)
+{
+    for (size_t i = 0; i < ALIGN; ++i)
+        if (memory[i] != POISON || memory[ALIGN + bytes + i] != POISON) return false;
+    return true;
+}
+
+static enum attest_status run(const struct implementation *self, const struct attest_problem *p, enum attest_pass pass,
+                              const struct attest_backward_args *a)
+{
+    struct kernel_run_plan run;
+    enum attest_status status = kernels_plan((struct kernel_implementation *)self, p, ATTEST_SIM, pass, &run);
+    if (status != ATTEST_OK) return status;
+    const size_t bytes = run.workspace_bytes;
+    unsigned char *const memory = new_workspace(bytes), *const workspace = bytes > 0 ? memory + ALIGN : NULL;
+    struct sim_gpu *const gpu = gpu_for(self, hash(p, sizeof *p));
+    status = pass == ATTEST_FORWARD ? attest_run_forward(&run.plan, &a->forward, workspace, bytes, gpu)
+                                    : attest_run_backward(&run.plan, a, workspace, bytes, gpu);
+    if (status == ATTEST_OK && !is_guarded(memory, bytes)) {
+        attest_refuse(ATTEST_DEVICE_ERROR, "bytes changed that lie around the workspace");
+        status = ATTEST_DEVICE_ERROR;
+    }
+    free(memory);
+    return status;
+}
+
+static enum attest_status forward(const struct implementation *self, const struct attest_problem *p,
+                                  const struct attest_forward_args *a)
+{
+    const struct attest_backward_args all = {.forward = *a};
+    return run(self, p, ATTEST_FORWARD, &all);
+}
+
+static enum attest_status backward(const struct implementation *self, const struct attest_problem *p,
+                                   const struct attest_backward_args *a)
+{
+    return run(self, p, ATTEST_BACKWARD, a);
+}
+
+/* ---- merge ---- */
+
 /* Of a launch made here, past the library. */
 static enum attest_status outcome_of(struct sim_gpu *gpu, int code)
 {
@@ -37,62 +90,39 @@ static enum attest_status outcome_of(struct sim_gpu *gpu, int code)
     return ATTEST_DEVICE_ERROR;
 }
 
-static enum attest_status through_library(const struct attest_problem *p, const struct attest_forward_args *a,
-                                          struct sim_gpu *gpu)
-{
-    struct attest_problem on_sim = *p;
-    struct attest_plan *plan;
-    on_sim.device = ATTEST_SIM;
-    enum attest_status status = attest_plan_create(&on_sim, &plan);
-    if (status == ATTEST_OK) status = attest_run_forward(plan, a, NULL, 0, gpu);
-    attest_plan_destroy(plan);
-    return status;
-}
-
-static enum attest_status forward(const struct implementation *self, const struct attest_problem *p,
-                                  const struct attest_forward_args *a)
-{
-    const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
-    struct sim_gpu *gpu = gpu_for(hash(p, sizeof *p));
-    char why[256];
-    if (kernels->forward == NULL) return through_library(p, a, gpu);
-    if (!forward_kernels[0].takes(p, why, sizeof why)) return ATTEST_UNSUPPORTED;
-    const struct forward_params params = forward_params_of(p, a);
-    if (!attest_sim_map_forward(gpu, p, a)) return ATTEST_OUT_OF_MEMORY;
-    return outcome_of(gpu, kernels->forward(&params, gpu));
-}
-
 static enum attest_status merge(const struct implementation *self, const struct attest_merge_args *a)
 {
-    const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
+    merge_launcher *const launcher = ((const struct kernel_implementation *)self)->launchers.merge;
     struct attest_merge_args on_sim = *a;
-    struct sim_gpu *gpu = gpu_for(check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states)));
+    struct sim_gpu *gpu = gpu_for(self, check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states)));
     on_sim.device = ATTEST_SIM;
-    if (kernels->merge == NULL) return attest_merge_states(&on_sim, gpu);
+    if (launcher == NULL) return attest_merge_states(&on_sim, gpu);
     const struct merge_params params = merge_params_of(a);
     if (!attest_sim_map_merge(gpu, a)) return ATTEST_OUT_OF_MEMORY;
-    return outcome_of(gpu, kernels->merge(&params, gpu));
+    return outcome_of(gpu, launcher(&params, gpu));
 }
 
 static enum attest_status merge_backward(const struct implementation *self, const struct attest_merge_backward_args *a)
 {
-    const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
+    merge_backward_launcher *const launcher = ((const struct kernel_implementation *)self)->launchers.merge_backward;
     struct attest_merge_backward_args on_sim = *a;
-    struct sim_gpu *gpu = gpu_for(check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states)));
+    struct sim_gpu *gpu = gpu_for(self, check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states)));
     on_sim.device = ATTEST_SIM;
-    if (kernels->merge_backward == NULL) return attest_merge_states_backward(&on_sim, gpu);
+    if (launcher == NULL) return attest_merge_states_backward(&on_sim, gpu);
     const struct merge_backward_params params = merge_backward_params_of(a);
     if (!attest_sim_map_merge_backward(gpu, a)) return ATTEST_OUT_OF_MEMORY;
-    return outcome_of(gpu, kernels->merge_backward(&params, gpu));
+    return outcome_of(gpu, launcher(&params, gpu));
 }
 
-struct kernel_implementation kernels_on_sim(const char *name, forward_launcher *forward_of, merge_launcher *merge_of)
+struct kernel_implementation kernels_on_sim(const char *name, enum sim_generation generation,
+                                            const struct kernel_launchers *launchers)
 {
     return (struct kernel_implementation){
         .implementation = {.name = name, .recipe = ref_kernel_recipe(forward_kernels[0].name),
-                           .forward = forward, .merge = merge, .merge_backward = merge_backward,
+                           .forward = forward, .backward = backward, .merge = merge, .merge_backward = merge_backward,
                            .merge_recipe = ref_kernel_recipe(merge_kernel.name),
                            .merge_backward_recipe = ref_kernel_recipe(merge_backward_kernel.name),
                            .is_partial = true},
-        .forward = forward_of, .merge = merge_of};
+        .launchers = launchers != NULL ? *launchers : (struct kernel_launchers){{NULL}, {NULL}, NULL, NULL},
+        .generation = generation};
 }

@@ -1,16 +1,15 @@
-/* kernels_test.c - every property that kernels can have, on the simulated GPU: through the library, and in the build
- * with polynomials. */
+/* kernels_test.c - every property that kernels can have, on the simulated GPU: through the library, with the tensor
+ * cores of both generations, and in the build with polynomials. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <criterion/criterion.h>
 
-#include "kernels/sim/sim.h"
 #include "proptests/kernels.h"
 
-enum { SEED = 11, WORK = 1 << 13 };
-
-enum { CASES = 2000, POLYNOMIAL_CASES = 1000, FEWER = 10 };
+/* Forward and backward cases of one test; its cases are its own. */
+enum { SEED = 11, WORK = 1 << 13, CASES = 1500, BACKWARD_CASES = 500, FEWER = 10, FAR = 1 << 20 };
 
 /* Under the address sanitizer, and while Bazel counts lines, the simulated GPU is slow. */
 #ifdef __SANITIZE_ADDRESS__
@@ -19,42 +18,80 @@ static bool is_slow(void) { return true; }
 static bool is_slow(void) { return getenv("COVERAGE_DIR") != NULL; }
 #endif
 
-static void run(const struct kernel_implementation *kernels, int64_t cases)
+static void run(struct kernel_implementation *kernels, bool backward, int part)
 {
     static struct kernel_tally tally;
-    const struct kernel_run run = {.self = &kernels->implementation,
+    const int64_t cases = backward ? BACKWARD_CASES : CASES;
+    const struct kernel_run run = {.self = kernels,
+                                   .backward = backward,
                                    .cases = is_slow() ? cases / FEWER : cases,
+                                   .first_case = (int64_t)part * FAR,
                                    .seed = SEED,
                                    .work = WORK};
     kernels_run(&run, &tally, stdout);
-    cr_expect(kernels_report(&tally, run.self, stdout));
+    cr_expect(kernels_report(&tally, kernels->implementation.name, stdout));
 }
 
-Test(kernels, the_librarys)
+static void run_library(enum sim_generation generation, bool backward, int part)
 {
-    const struct kernel_implementation library = kernels_on_sim("sim", NULL, NULL);
-    run(&library, CASES);
+    struct kernel_implementation kernels =
+        kernels_on_sim(generation == SIM_SM_80 ? "sm_80" : "sm_90", generation, NULL);
+    run(&kernels, backward, part);
 }
 
-Test(kernels, with_polynomials)
+static struct kernel_implementation polynomials(enum sim_generation generation)
 {
-    struct kernel_implementation polynomial = kernels_on_sim("sim_poly", forward_fp32_sim_poly, merge_sim_poly);
-    polynomial.merge_backward = merge_backward_sim_poly;
-    run(&polynomial, POLYNOMIAL_CASES);
+    const struct kernel_launchers launchers = kernels_sim_poly();
+    return kernels_on_sim(generation == SIM_SM_80 ? "sm_80_poly" : "sm_90_poly", generation, &launchers);
+}
+
+Test(kernels, forward_sm_80) { run_library(SIM_SM_80, false, 0); }
+Test(kernels, forward_sm_90) { run_library(SIM_SM_90, false, 1); }
+Test(kernels, backward_sm_80) { run_library(SIM_SM_80, true, 2); }
+Test(kernels, backward_sm_90) { run_library(SIM_SM_90, true, 3); }
+
+Test(kernels, forward_with_polynomials)
+{
+    struct kernel_implementation kernels = polynomials(SIM_SM_90);
+    run(&kernels, false, 4);
+}
+
+Test(kernels, backward_with_polynomials)
+{
+    struct kernel_implementation kernels = polynomials(SIM_SM_80);
+    run(&kernels, true, 5);
+}
+
+Test(kernels, all_have_polynomials)
+{
+    const struct kernel_launchers launchers = kernels_sim_poly();
+    for (int i = 0; forward_kernels[i].name != NULL; ++i)
+        cr_expect_neq(launchers.forward[i], NULL, "%s", forward_kernels[i].name);
+    for (int i = 0; backward_kernels[i].name != NULL; ++i)
+        cr_expect_neq(launchers.backward[i], NULL, "%s", backward_kernels[i].name);
+    cr_expect(launchers.merge != NULL && launchers.merge_backward != NULL);
+}
+
+Test(kernels, corpus)
+{
+    struct kernel_implementation kernels = kernels_on_sim("sm_90", SIM_SM_90, NULL);
+    int replayed;
+    cr_expect_eq(kernels_corpus("proptests/corpus.txt", &kernels, NULL, &replayed, stdout), 0);
+    printf("%d lines of the corpus replayed on the simulated GPU\n", replayed);
+    cr_expect_geq(replayed, 20);
 }
 
 Test(kernels, hold_in_corners)
 {
     static struct prop_context context;
-    const struct kernel_implementation library = kernels_on_sim("sim", NULL, NULL);
+    struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
     cr_assert_eq(kernels_corners(&library.implementation, &context), TRIAL_PASSES, "%s", context.message);
 }
 
-/* Traffic of one head of packed fp32 rows: q once for each 64 keys, k and v once for each 32 queries; no bank
- * conflicts. */
+/* Traffic of one head of packed fp32 rows: q once, k and v once for each 32 queries; no bank conflicts. */
 Test(kernels, move_what_their_tiles_say)
 {
-    enum { SEQLEN = 128, DIM = 64, ELEMENTS = SEQLEN * DIM, TILE_Q = 32, TILE_K = 64 };
+    enum { SEQLEN = 128, DIM = 64, ELEMENTS = SEQLEN * DIM, TILE_Q = 32 };
     static float q[ELEMENTS], k[ELEMENTS], v[ELEMENTS], o[ELEMENTS], lse[SEQLEN];
     const struct sim_options options = {.generation = SIM_SM_90, .workers = 1, .counting = true};
     struct sim_gpu *gpu = sim_gpu_create(&options);
@@ -70,7 +107,7 @@ Test(kernels, move_what_their_tiles_say)
     cr_assert_eq(attest_plan_create(&p, &plan), ATTEST_OK);
     cr_assert_eq(attest_run_forward(plan, &a, NULL, 0, gpu), ATTEST_OK, "%s", attest_last_error());
     const struct sim_counts *counts = sim_counts(gpu);
-    cr_expect_eq(counts->global_read_bytes, SEQLEN / TILE_K * sizeof q + SEQLEN / TILE_Q * (sizeof k + sizeof v));
+    cr_expect_eq(counts->global_read_bytes, sizeof q + SEQLEN / TILE_Q * (sizeof k + sizeof v));
     cr_expect_eq(counts->global_read_sectors, counts->global_read_bytes / 32);
     cr_expect_eq(counts->global_write_bytes, sizeof o + sizeof lse);
     cr_expect_eq(counts->shared_bank_conflicts, 0);

@@ -1,5 +1,6 @@
 # apply.pl MUTANTS FILES... OUTPUT_FOLDER: writes each mutant as OUTPUT_FOLDER/NAME.cu, and their table as
-# OUTPUT_FOLDER/kernel_mutants_list.h. Headers among the files stand in the place where they are included first.
+# OUTPUT_FOLDER/kernel_mutants_list.h. Headers among the files stand in the place where they are included first. Of a
+# launcher that a kernel calls, the mutant is the two together.
 # Dies where a text is not found exactly once.
 use strict;
 use warnings;
@@ -25,7 +26,7 @@ open my $in, '<', $list or die "$list: $!\n";
 while (<$in>) {
     chomp;
     if (/^mutant +(\w+)$/) { push @mutants, { name => $1, from => [], to => [] }; }
-    elsif (/^(bug|file) +(.+)$/) { $mutants[-1]{$1} = $2; }
+    elsif (/^(bug|file|kernel) +(.+)$/) { $mutants[-1]{$1} = $2; }
     elsif (/^(from|to)$/) { $text = $mutants[-1]{$1}; }
     elsif (/^\|(.*)$/) { push @$text, $1; }
     elsif (/^[^#]/) { die "$list:$.: not understood: $_\n"; }
@@ -34,12 +35,18 @@ while (<$in>) {
 open my $table, '>', "$folder/kernel_mutants_list.h" or die "$folder: $!\n";
 for my $m (@mutants) {
     my ($from, $to) = (join("\n", @{ $m->{from} }), join("\n", @{ $m->{to} }));
-    my $kernel = $m->{file} =~ s/\.cu$//r;
+    my $part = $m->{file} =~ s/\.cu$//r;
+    my $kernel = $m->{kernel} // $part;
     my $code = expanded($source{ $m->{file} } // die("$m->{name}: there is no $m->{file}\n"), {});
     my $found = () = $code =~ /\Q$from\E/g;
     die "$m->{name}: found $found times in $m->{file}, not once:\n$from\n" if $found != 1;
     $code =~ s/\Q$from\E/$to/;
-    $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$m->{file} has no launcher\n";
+    if ($kernel ne $part) {
+        $code =~ s/\bTHREADS\b/PART_THREADS/g if $code =~ /^enum \{ THREADS\b/m; # the kernel has its own
+        $code .= expanded($source{"$kernel.cu"} // die("$m->{name}: there is no $kernel.cu\n"), {});
+        $code =~ s/KERNEL_SYMBOL\($part\)/KERNEL_SYMBOL($m->{name}_$part)/g or die "$m->{file} has no launcher\n";
+    }
+    $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel.cu has no launcher\n";
     open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
     print $out $code;
     close $out or die "$m->{name}: $!\n";

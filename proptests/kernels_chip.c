@@ -1,0 +1,436 @@
+/* kernels_chip.c - what only the chip can show: every kernel at the sizes it is made for, under load, in graphs, far apart.
+ *
+ *     kernels_chip [--quick] [NAME...]
+ *
+ * --quick: every kernel once at small sizes, memory as it was allocated: for checkers that run each access slowly. Last
+ * line: N passed, M failed, K unchecked; without a GPU nothing is checked. */
+#include <argp.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda.h"
+#include "proptests/chip.h"
+#include "proptests/cuda_memory.h"
+#include "proptests/families.h"
+#include "reference/bounds.h"
+#include "reference/formats.h"
+#include "reference/oracle.h"
+
+#define EVERYTHING                                                                                               \
+    (CHIP_WINDOW | CHIP_BIAS | CHIP_ALIBI | CHIP_SOFTCAP | CHIP_SINK | CHIP_DROPOUT | CHIP_DLSE | CHIP_SEQUSED | \
+     CHIP_MASK | CHIP_BLOCK_MASK | CHIP_DBIAS)
+
+static struct {
+    bool quick;
+    char **names; /* of the checks asked for; NULL: all */
+} settings;
+
+static struct chip_shape shape_of(int32_t dtype, int64_t seqlen, int64_t head_dim, unsigned features)
+{
+    return (struct chip_shape){.dtype = dtype, .batch = 1, .seqlen = seqlen, .heads_q = 2, .heads_kv = 1,
+                               .head_dim = head_dim, .head_dim_v = head_dim, .features = features};
+}
+
+static void print_shape(const struct chip_shape *s)
+{
+    printf("  %s, seqlen %" PRId64 ", head_dim %" PRId64 "/%" PRId64 ", features 0x%x", ref_dtype_name(s->dtype), s->seqlen,
+           s->head_dim, s->head_dim_v, s->features);
+}
+
+static bool run(struct chip *c, void *stream)
+{
+    return chip_send(c, settings.quick) && chip_queue(c, stream) && chip_fetch(c);
+}
+
+/* ---- beside the oracle ---- */
+
+/* Prints the largest share of its bound, and whether it is in it. */
+static bool judge(const struct chip *c, enum ref_tensor t, const void *got, const double *want,
+                  const struct ref_bound *bound)
+{
+    struct ref_report r;
+    if (got == NULL) return true;
+    ref_judge(&c->host_problem, &c->host.forward, t, got, want, bound, 0, &r);
+    printf(" %s %.3f", ref_tensor_names[t], r.use);
+    return r.verdict != REF_FAIL && r.use <= 1;
+}
+
+static bool is_within_bounds(const struct chip *c)
+{
+    const struct attest_problem *const p = &c->host_problem;
+    const bool backward = p->dq.dtype != ATTEST_ABSENT;
+    const int64_t rows_q = ref_rows_q(p) * p->num_heads_q, rows_k = ref_rows_k(p) * p->num_heads_kv;
+    const int64_t counts[REF_NUM_TENSORS] = {
+        rows_q * p->head_dim_v, rows_q, rows_q * p->head_dim, rows_k * p->head_dim, rows_k * p->head_dim_v,
+        p->dbias.dtype != ATTEST_ABSENT ? p->num_heads_q * p->seqlen_q * p->seqlen_k : 0, p->num_heads_q};
+    const void *const got[REF_NUM_TENSORS] = {c->host.forward.o, c->host.forward.lse, c->host.dq, c->host.dk,
+                                              c->host.dv, c->host.dbias, c->host.dsink};
+    double *want[REF_NUM_TENSORS];
+    struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+        want[t] = counts[t] > 0 ? malloc((size_t)counts[t] * sizeof(double)) : NULL;
+        bounds[t].bound = counts[t] > 0 ? malloc((size_t)counts[t] * sizeof(double)) : NULL;
+    }
+    const struct ref_forward f = {want[REF_O], want[REF_LSE]};
+    const struct ref_backward b = {.dq = want[REF_DQ], .dk = want[REF_DK], .dv = want[REF_DV],
+                                   .dbias = got[REF_DBIAS] != NULL ? want[REF_DBIAS] : NULL,
+                                   .dsink = got[REF_DSINK] != NULL ? want[REF_DSINK] : NULL};
+    bool ok = ref_forward(p, &c->host.forward, &f, 0) == ATTEST_OK &&
+              ref_bound_forward(p, &c->host.forward, attest_plan_recipe(c->plan), &bounds[REF_O], &bounds[REF_LSE], 0) ==
+                  ATTEST_OK;
+    if (backward)
+        ok = ok && ref_backward(p, &c->host, NULL, &b, 0) == ATTEST_OK &&
+             ref_bound_backward(p, &c->host, attest_plan_backward_recipe(c->plan), bounds, 0) == ATTEST_OK;
+    for (int t = 0; t < REF_NUM_TENSORS && ok; ++t)
+        if (t <= REF_LSE || backward) ok = judge(c, (enum ref_tensor)t, got[t], want[t], &bounds[t]);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) free(want[t]), free(bounds[t].bound);
+    return ok;
+}
+
+static bool check_shape(const struct chip_shape *shape)
+{
+    struct chip c;
+    print_shape(shape);
+    const bool ok = chip_open(&c, shape, 0) && run(&c, NULL) && is_within_bounds(&c);
+    printf("; %s, %s: %s\n", attest_plan_kernel(c.plan), attest_plan_backward_kernel(c.plan), ok ? "fine" : "WRONG");
+    fflush(stdout);
+    chip_close(&c);
+    return ok;
+}
+
+/* Every kernel and every width that it is compiled for, whole and cut heads, plain and with everything. */
+static bool large(void)
+{
+    static const int32_t dtypes[] = {ATTEST_FP16, ATTEST_BF16, ATTEST_FP32};
+    static const int64_t dims[] = {64, 128, 256, 40, 96, 200};
+    static const unsigned features[] = {0, CHIP_CAUSAL, EVERYTHING};
+    bool ok = true;
+    for (int d = 0; d < 3; ++d)
+        for (int n = 0; n < 6; ++n)
+            for (int f = 0; f < 3; ++f) {
+                if (n >= 3 && f != 2) continue; /* cut heads with everything */
+                struct chip_shape s = shape_of(dtypes[d], settings.quick ? 150 : 2049, dims[n], features[f]);
+                if (n >= 3) s.head_dim_v = dims[n] - 3;
+                ok &= check_shape(&s);
+            }
+    for (int n = 0; n < 4 && !settings.quick; ++n) {
+        struct chip_shape s = shape_of(ATTEST_BF16, 8192, dims[n % 2], features[n / 2]);
+        s.heads_q = 1;
+        ok &= check_shape(&s);
+    }
+    return ok;
+}
+
+/* ---- the same bits ---- */
+
+/* Shapes that run every kernel; also of the other checks. */
+static struct chip_shape some_shape(int n)
+{
+    const int64_t seqlen = settings.quick ? 150 : 1500;
+    const struct chip_shape shapes[] = {
+        shape_of(ATTEST_BF16, seqlen, 64, CHIP_CAUSAL), shape_of(ATTEST_FP16, seqlen, 128, EVERYTHING),
+        shape_of(ATTEST_BF16, seqlen, 256, 0), shape_of(ATTEST_FP32, seqlen, 64, EVERYTHING)};
+    struct chip_shape s = shapes[n];
+    s.batch = 2, s.heads_q = 6, s.heads_kv = 3;
+    return s;
+}
+enum { NUM_SHAPES = 4 };
+
+static bool repeats_of(struct chip *c)
+{
+    enum { REPEATS = 100, FEW = 3, LOAD = 1 << 26 };
+    char *const memory = cuda_allocate(LOAD);
+    void *const stream = cuda_new_stream(), *const other = cuda_new_stream();
+    bool ok = memory != NULL && stream != NULL && other != NULL && cuda_fill(memory, 1, LOAD) == 0 && run(c, NULL);
+    char *const first = ok ? chip_results(c) : NULL;
+    for (int n = 0; n < (settings.quick ? FEW : REPEATS) && ok; ++n) {
+        ok = chip_send(c, settings.quick) && cuda_synchronize() == 0;
+        ok = ok && cuda_queue_load(memory, LOAD >> n % 5, 1 + n % 7, other) == 0; /* other times, other parts */
+        ok = ok && chip_queue(c, stream) && chip_fetch(c) && chip_has_results(c, first);
+    }
+    free(first), cuda_release(memory);
+    return ok;
+}
+
+static bool repeats(void)
+{
+    bool ok = true;
+    for (int n = 0; n < NUM_SHAPES && ok; ++n) {
+        const struct chip_shape s = some_shape(n);
+        struct chip c;
+        ok = chip_open(&c, &s, 0) && repeats_of(&c);
+        chip_close(&c);
+    }
+    return ok;
+}
+
+/* Whether sequence b alone has the bits that it has in its batch. */
+static bool is_alone_alike(const struct chip *batch, int64_t b)
+{
+    struct chip_shape s = batch->shape;
+    struct chip alone;
+    s.seqlen = s.features & CHIP_RAGGED ? s.lengths[b] : s.seqlen;
+    s.features &= ~(unsigned)CHIP_RAGGED;
+    s.batch = 1, s.first_sequence = b;
+    bool ok = chip_open(&alone, &s, 0) && run(&alone, NULL);
+    for (int i = 0, n = 0; i < alone.num_memory && ok; ++i) {
+        const struct chip_memory *const one = &alone.memory[i];
+        if (!one->is_output || one->kind == NULL) continue;
+        while (batch->memory[n].in_args != one->in_args) ++n;
+        size_t bytes, same;
+        const char *const got = chip_rows(&alone, one, 0, &bytes), *const want = chip_rows(batch, &batch->memory[n], b, &same);
+        ok = bytes == same && memcmp(got, want, bytes) == 0;
+        if (!ok) printf("  %s of sequence %" PRId64 " has other bits in its batch\n", one->kind->name, b);
+    }
+    chip_close(&alone);
+    return ok;
+}
+
+static bool batches(void)
+{
+    static const int64_t lengths[] = {1000, 37, 2048, 0, 129};
+    bool ok = true;
+    for (int n = 0; n < 2 * NUM_SHAPES && ok; ++n) {
+        struct chip_shape s = some_shape(n / 2);
+        struct chip c;
+        s.batch = 5, s.features &= ~(unsigned)(CHIP_DROPOUT | CHIP_BIAS | CHIP_DBIAS | CHIP_MASK | CHIP_BLOCK_MASK);
+        if (n % 2) s.features |= CHIP_RAGGED, s.features &= ~(unsigned)CHIP_SEQUSED;
+        for (int b = 0; b < 5 && n % 2; ++b) s.lengths[b] = settings.quick ? (lengths[b] + 7) / 8 : lengths[b];
+        if (n % 2) s.seqlen = settings.quick ? 256 : 2048;
+        ok = chip_open(&c, &s, 0) && run(&c, NULL);
+        for (int64_t b = 0; b < s.batch && ok; ++b) ok = is_alone_alike(&c, b);
+        chip_close(&c);
+    }
+    return ok;
+}
+
+static bool graph_of(struct chip *c, void *stream)
+{
+    bool ok = run(c, NULL);
+    char *const direct = ok ? chip_results(c) : NULL;
+    ok = ok && cuda_begin_capture(stream) == 0 && chip_queue(c, stream);
+    void *const graph = cuda_end_capture(stream);
+    for (int n = 0; n < 3 && ok; ++n)
+        ok = graph != NULL && chip_send(c, settings.quick) && cuda_synchronize() == 0 &&
+             cuda_launch_graph(graph, stream) == 0 && chip_fetch(c) && chip_has_results(c, direct);
+    free(direct);
+    return ok;
+}
+
+static bool graphs(void)
+{
+    void *const stream = cuda_new_stream();
+    bool ok = stream != NULL;
+    for (int n = 0; n < NUM_SHAPES && ok; ++n) {
+        const struct chip_shape s = some_shape(n);
+        struct chip c;
+        ok = chip_open(&c, &s, 0) && graph_of(&c, stream);
+        chip_close(&c);
+    }
+    return ok;
+}
+
+/* Both have the same results, whatever is in one that nobody sees, or how far apart its rows lie. */
+static bool are_alike(const struct chip_shape *a, double unseen_a, const struct chip_shape *b, double unseen_b)
+{
+    struct chip one, other;
+    bool ok = chip_open(&one, a, unseen_a) && run(&one, NULL);
+    char *const results = ok ? chip_results(&one) : NULL;
+    chip_close(&one);
+    if (!ok) return false;
+    ok = chip_open(&other, b, unseen_b) && run(&other, NULL) && chip_has_results(&other, results);
+    chip_close(&other);
+    free(results);
+    return ok;
+}
+
+static bool invisible(void)
+{
+    bool ok = true;
+    for (int n = 0; n < NUM_SHAPES && ok; ++n) {
+        struct chip_shape s = some_shape(n);
+        s.features |= CHIP_SEQUSED | CHIP_MASK;
+        ok = are_alike(&s, 0, &s, NAN);
+    }
+    return ok;
+}
+
+/* Strides of sequences, heads and rows past 2^31 elements, one at a time. */
+static bool far_apart(void)
+{
+    const int64_t far = (INT64_C(1) << 31) + 4096, half = (INT64_C(1) << 30) + 2048;
+    bool ok = true;
+    for (int n = 0; n < 9 && ok; ++n) {
+        const int32_t dtypes[] = {ATTEST_BF16, ATTEST_FP16, ATTEST_FP32};
+        struct chip_shape near = shape_of(dtypes[n / 3], n % 3 == 2 ? 4 : 130, 64, n / 3 == 1 ? CHIP_ALIBI : CHIP_CAUSAL);
+        near.heads_q = near.heads_kv = 2, near.batch = n % 3 == 2 ? 1 : 2;
+        struct chip_shape apart = near;
+        const int64_t room = 64 * CHIP_MAX_MEMORY; /* of the tensors that interleave */
+        if (n % 3 == 0) apart.strides.head = room, apart.strides.seqlen = 2 * room, apart.strides.batch = far;
+        if (n % 3 == 1) apart.strides.seqlen = room, apart.strides.batch = 130 * room, apart.strides.head = far;
+        if (n % 3 == 2) apart.strides.head = room, apart.strides.seqlen = half, apart.strides.batch = 4 * half;
+        print_shape(&apart);
+        ok = are_alike(&near, 0, &apart, 0);
+        printf(": %s\n", ok ? "fine" : "WRONG");
+        fflush(stdout);
+    }
+    return ok;
+}
+
+/* ---- merges ---- */
+
+enum { STATES = 3 };
+
+/* N(0, 1) numbers, on both sides. */
+static float *new_numbers(int64_t count, uint64_t seed, float **host)
+{
+    float *const numbers = malloc((size_t)count * sizeof *numbers), *const there = cuda_allocate((size_t)count * sizeof *numbers);
+    if (numbers == NULL || there == NULL) abort();
+    for (int64_t i = 0; i < count; ++i) numbers[i] = (float)family_normal(family_bits(seed, 1, 0, i, 0, 0));
+    if (cuda_copy_in(there, numbers, (size_t)count * sizeof *numbers) != 0) abort();
+    *host = numbers;
+    return there;
+}
+
+static bool are_near(const float *got, const double *want, const double *bound, int64_t count, const char *what)
+{
+    double use = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const double error = fabs((double)got[i] - want[i]), share = error == 0 ? 0 : error / bound[i];
+        if (!(share <= use)) use = share;
+    }
+    printf("  %s %.3f of its bound\n", what, use);
+    return use <= 1;
+}
+
+static double *doubles_of(const float *values, int64_t count)
+{
+    double *const out = malloc((size_t)count * sizeof *out);
+    if (out == NULL) abort();
+    for (int64_t i = 0; i < count; ++i) out[i] = values != NULL ? (double)values[i] : 0;
+    return out;
+}
+
+/* The same numbers on both machines: of several states one after the other, and of each the start. */
+struct numbers {
+    float *chip, *host;
+    double *exact;
+    float *chip_at[STATES];
+    double *exact_at[STATES];
+};
+
+static struct numbers new_states(int64_t step, uint64_t seed)
+{
+    struct numbers n;
+    n.chip = new_numbers(STATES * step, seed, &n.host);
+    n.exact = doubles_of(n.host, STATES * step);
+    for (int s = 0; s < STATES; ++s) n.chip_at[s] = n.chip + s * step, n.exact_at[s] = n.exact + s * step;
+    return n;
+}
+
+static bool fetch(struct numbers *n, int64_t count)
+{
+    return cuda_copy_out(n->host, n->chip, (size_t)count * sizeof *n->host) == 0;
+}
+
+static void free_numbers(struct numbers *n) { cuda_release(n->chip), free(n->host), free(n->exact); }
+
+/* Three states of many rows, and the gradients of their union. Result and dout are "states" of which there is one. */
+static bool merges(void)
+{
+    const struct attest_recipe *const recipe = ref_kernel_recipe("merge_backward");
+    const int64_t rows = settings.quick ? 333 : 100000, dim = 72, elements = rows * dim;
+    struct numbers o = new_states(elements, 1), lse = new_states(rows, 2), out = new_states(elements, 3);
+    struct numbers out_lse = new_states(rows, 4), dout = new_states(elements, 5), dlse = new_states(rows, 6);
+    struct numbers d_o = new_states(elements, 7), d_lse = new_states(rows, 8), bound = new_states(elements, 9);
+    struct numbers bound_lse = new_states(rows, 10);
+    const double *const *const o_exact = (const double *const *)o.exact_at;
+    const double *const *const lse_exact = (const double *const *)lse.exact_at;
+    struct attest_merge_args a = ATTEST_MERGE_ARGS_INIT;
+    a.device = ATTEST_CUDA, a.num_states = STATES, a.rows = rows, a.head_dim_v = dim;
+    a.o_states = (const float *const *)o.chip_at, a.lse_states = (const float *const *)lse.chip_at;
+    a.o = out.chip, a.lse = out_lse.chip;
+    struct attest_merge_backward_args b = ATTEST_MERGE_BACKWARD_ARGS_INIT;
+    b.device = ATTEST_CUDA, b.num_states = STATES, b.rows = rows, b.head_dim_v = dim;
+    b.o_states = a.o_states, b.lse_states = a.lse_states, b.o = a.o, b.lse = a.lse;
+    b.dout = dout.chip, b.dlse = dlse.chip;
+    b.do_states = (float *const *)d_o.chip_at, b.dlse_states = (float *const *)d_lse.chip_at;
+    bool ok = attest_merge_states(&a, NULL) == ATTEST_OK && attest_merge_states_backward(&b, NULL) == ATTEST_OK &&
+              fetch(&out, elements) && fetch(&out_lse, rows) && fetch(&d_o, STATES * elements) &&
+              fetch(&d_lse, STATES * rows);
+    ref_merge(STATES, rows, dim, o_exact, lse_exact, out.exact, out_lse.exact);
+    ok = ok && ref_bound_merge(STATES, rows, dim, o_exact, lse_exact, ref_kernel_recipe("merge"), ATTEST_FP32, bound.exact,
+                               bound_lse.exact) == ATTEST_OK;
+    ok = ok && are_near(out.host, out.exact, bound.exact, elements, "o of the union is");
+    ok = ok && are_near(out_lse.host, out_lse.exact, bound_lse.exact, rows, "lse of the union is");
+    /* Gradients are those of the result as it was computed. */
+    for (int64_t i = 0; i < elements; ++i) out.exact[i] = (double)out.host[i];
+    for (int64_t i = 0; i < rows; ++i) out_lse.exact[i] = (double)out_lse.host[i];
+    ref_merge_backward(STATES, rows, dim, o_exact, lse_exact, out.exact, out_lse.exact, dout.exact, dlse.exact,
+                       d_o.exact_at, d_lse.exact_at);
+    ref_bound_merge_backward(STATES, rows, dim, o_exact, lse_exact, out.exact, out_lse.exact, dout.exact, dlse.exact,
+                             recipe, bound.exact_at, bound_lse.exact_at);
+    ok = ok && are_near(d_o.host, d_o.exact, bound.exact, STATES * elements, "do of the states is");
+    ok = ok && are_near(d_lse.host, d_lse.exact, bound_lse.exact, STATES * rows, "dlse of the states is");
+    struct numbers *const all[] = {&o, &lse, &out, &out_lse, &dout, &dlse, &d_o, &d_lse, &bound, &bound_lse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free_numbers(all[i]);
+    return ok;
+}
+
+/* ---- the command ---- */
+
+static const struct {
+    const char *name, *sentence;
+    bool (*check)(void);
+    bool is_quick;
+} checks[] = {
+    {"large", "every kernel is within its bounds of the oracle", large, true},
+    {"merges", "so are merges of many rows", merges, true},
+    {"repeats", "a hundred repeats give the same bits while another kernel loads the GPU", repeats, true},
+    {"batches", "a sequence gives the same bits alone and in its batch", batches, true},
+    {"graphs", "a captured graph gives the bits of direct calls", graphs, true},
+    {"invisible", "NaN that nobody sees changes no bit", invisible, true},
+    {"far", "strides past 2^31 elements change no bit", far_apart, false},
+};
+enum { NUM_CHECKS = sizeof checks / sizeof *checks };
+
+static bool is_asked_for(int i)
+{
+    if (settings.quick && !checks[i].is_quick) return false;
+    for (char **name = settings.names; name != NULL && *name != NULL; ++name)
+        if (strcmp(*name, checks[i].name) == 0) return true;
+    return settings.names == NULL;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    (void)argument;
+    if (key == 'q') return settings.quick = true, 0;
+    if (key != ARGP_KEY_ARGS) return ARGP_ERR_UNKNOWN;
+    settings.names = state->argv + state->next;
+    state->next = state->argc;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"quick", 'q', NULL, 0, "every kernel once, small, in memory that nobody wrote", 0},
+        {0},
+    };
+    static const struct argp argp = {options, parse, "[NAME...]", "Checks that only the chip can make.", NULL, NULL, NULL};
+    int passed = 0, failed = 0, unchecked = 0;
+    argp_parse(&argp, argc, argv, 0, NULL, NULL);
+    const bool has_gpu = cuda_count_devices() > 0;
+    for (int i = 0; i < NUM_CHECKS; ++i) {
+        if (!is_asked_for(i)) continue;
+        const bool ok = has_gpu && checks[i].check();
+        printf("%-10s %s: %s\n", checks[i].name, checks[i].sentence, !has_gpu ? "UNCHECKED, no GPU" : ok ? "PASS" : "FAIL");
+        fflush(stdout);
+        passed += ok, failed += has_gpu && !ok, unchecked += !has_gpu;
+    }
+    printf("%d passed, %d failed, %d unchecked\n", passed, failed, unchecked);
+    return failed > 0 || passed + unchecked == 0;
+}
