@@ -4,6 +4,7 @@
 #
 #     gpu_bundle/run            all of them
 #     gpu_bundle/run probe ...  those named
+#     gpu_bundle/run sanitize   a set that runs every kernel, under each of compute-sanitizer's tools
 set -u
 cd "$(dirname "$0")"
 export LD_LIBRARY_PATH="$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -15,13 +16,40 @@ programs() {
 probe --cuda
 unit_probe --cuda --json logs/unit_probe.json
 functions_probe --json logs/functions_probe.json
-kernels_gpu
+kernels_gpu --corpus bin/corpus.txt
+kernels_chip
 published_gpu
 audit --device cuda --cases 5000
 example
 bench.py --quick --json logs/bench.json
 TABLE
 }
+
+# A line a tool; its findings are in logs/. UNCHECKED where there is no such tool, or it does not know the machine.
+sanitize() {
+    local tool log verdict failed=0
+    for tool in memcheck racecheck initcheck synccheck; do
+        log=logs/$tool.log
+        verdict="FAIL, see $log"
+        if compute-sanitizer --tool "$tool" --error-exitcode 9 ./bin/kernels_chip --quick >"$log" 2>&1; then
+            verdict=PASS
+            ! grep -q UNCHECKED "$log" || verdict="UNCHECKED: no GPU"
+        elif ! command -v compute-sanitizer >/dev/null; then
+            verdict="UNCHECKED: there is no compute-sanitizer"
+        elif grep -q 'Device not supported' "$log"; then
+            verdict="UNCHECKED: compute-sanitizer does not support this machine"
+        else
+            failed=$((failed + 1))
+        fi
+        echo "$tool: $verdict; $(grep -E 'SUMMARY' "$log" | tail -n 1)"
+    done
+    return "$failed"
+}
+
+if [ "${1:-}" = sanitize ]; then
+    sanitize
+    exit
+fi
 
 passed=0
 failed=0
