@@ -6,6 +6,7 @@
     gpu_bundle(name, programs, run, scripts)
                                             a tar of programs for a GPU machine without Bazel or these libraries
     if_cuda(items)                          the items where there is nvcc, else none
+    SIM_FLAGS                               how a kernel is compiled for the simulated GPU
     C_FLAGS                                 for copts of C that users vendor: their workspace has its own .bazelrc
     NEEDS_CUDA                              for target_compatible_with: skipped where there is no nvcc
 """
@@ -38,7 +39,7 @@ _NVCC_FLAGS = [
 # there, kernels/sim/ has the functions. Other sanitizers that a configuration asks for stay; the address sanitizer
 # knows nothing of simulated memory, and misaligned accesses are found by the simulated GPU. Coverage counts with
 # atomic additions, which are not taken for accesses of the kernel.
-_SIM_FLAGS = [
+SIM_FLAGS = [
     "-std=c++17",
     "-ffp-contract=off",
     "-O1",
@@ -132,7 +133,7 @@ def sim_library(name, srcs, hdrs = [], deps = [], local_defines = [], copts = []
         srcs = sources,
         hdrs = hdrs,
         textual_hdrs = srcs,
-        copts = copts + _SIM_FLAGS,
+        copts = copts + SIM_FLAGS,
         local_defines = local_defines,
         deps = deps + ["//kernels/device", "//kernels/sim"],
         **kwargs

@@ -20,7 +20,10 @@ static bool is_fine(int code)
 
 static bool has(const struct chip *c, enum chip_feature f) { return (c->shape.features & f) != 0; }
 
-static int64_t length_of(const struct chip *c, int64_t b) { return has(c, CHIP_RAGGED) ? c->shape.lengths[b] : c->shape.seqlen; }
+static int64_t length_of(const struct chip *c, int64_t b)
+{
+    return has(c, CHIP_RAGGED) ? c->shape.lengths[b] : c->shape.seqlen;
+}
 
 static int64_t first_row(const struct chip *c, int64_t b)
 {
@@ -53,7 +56,8 @@ static struct attest_problem packed_problem(const struct chip_shape *s)
     for (int64_t b = 0; b < s->batch && ragged; ++b) p.total_q += s->lengths[b], p.total_k += s->lengths[b];
     p.num_heads_q = s->heads_q, p.num_heads_kv = s->heads_kv, p.head_dim = s->head_dim, p.head_dim_v = s->head_dim_v;
     p.q = rows_tensor(s, s->dtype, s->heads_q, s->head_dim), p.k = rows_tensor(s, s->dtype, s->heads_kv, s->head_dim);
-    p.v = rows_tensor(s, s->dtype, s->heads_kv, s->head_dim_v), p.o = rows_tensor(s, s->dtype, s->heads_q, s->head_dim_v);
+    p.v = rows_tensor(s, s->dtype, s->heads_kv, s->head_dim_v);
+    p.o = rows_tensor(s, s->dtype, s->heads_q, s->head_dim_v);
     p.lse = rows_tensor(s, ATTEST_FP32, s->heads_q, 1);
     if (backward) p.dout = p.o, p.dq = p.q, p.dk = p.k, p.dv = p.v;
     if (backward && (f & CHIP_DLSE)) p.dlse = p.lse;
@@ -285,10 +289,11 @@ bool chip_send(struct chip *c, bool untouched)
 
 bool chip_queue(struct chip *c, void *stream)
 {
-    char *const workspace[2] = {c->workspace_bytes[0] ? c->workspace : NULL, c->workspace_bytes[1] ? c->workspace : NULL};
-    if (attest_run_forward(c->plan, &c->device.forward, workspace[0], c->workspace_bytes[0], stream) == ATTEST_OK &&
+    const size_t *const bytes = c->workspace_bytes;
+    char *const room[2] = {bytes[0] > 0 ? c->workspace : NULL, bytes[1] > 0 ? c->workspace : NULL};
+    if (attest_run_forward(c->plan, &c->device.forward, room[0], bytes[0], stream) == ATTEST_OK &&
         (has(c, CHIP_FORWARD_ONLY) ||
-         attest_run_backward(c->plan, &c->device, workspace[1], c->workspace_bytes[1], stream) == ATTEST_OK))
+         attest_run_backward(c->plan, &c->device, room[1], bytes[1], stream) == ATTEST_OK))
         return true;
     return printf("  %s\n", attest_last_error()), false;
 }
@@ -310,8 +315,8 @@ bool chip_fetch(struct chip *c)
     bool ok = true;
     for (int i = 0; i < c->num_memory && ok; ++i) {
         struct chip_memory *const m = &c->memory[i];
-        if (m->is_output) ok = is_shared(c, m) ? copy_rows(c, m, false) : is_fine(cuda_copy_out(m->host, m->device, m->bytes));
-        if (ok && !is_shared(c, m)) ok = is_guarded(m);
+        if (is_shared(c, m)) ok = !m->is_output || copy_rows(c, m, false);
+        else ok = (!m->is_output || is_fine(cuda_copy_out(m->host, m->device, m->bytes))) && is_guarded(m);
     }
     return ok;
 }

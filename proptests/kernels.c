@@ -195,7 +195,8 @@ static bool passes(const char *text, property_check *check, const struct impleme
     return passed;
 }
 
-int kernels_corpus(const char *path, struct kernel_implementation *self, property_check *check, int *replayed, FILE *out)
+int kernels_corpus(const char *path, struct kernel_implementation *self, property_check *check, int *replayed,
+                   FILE *out)
 {
     FILE *const f = fopen(path, "r");
     static char text[CHECK_MAX_LINE];

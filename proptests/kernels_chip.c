@@ -1,4 +1,5 @@
-/* kernels_chip.c - what only the chip can show: every kernel at the sizes it is made for, under load, in graphs, far apart.
+/* kernels_chip.c - what only the chip can show: every kernel at the sizes it is made for, under load, in graphs, far
+ * apart.
  *
  *     kernels_chip [--quick] [NAME...]
  *
@@ -35,8 +36,8 @@ static struct chip_shape shape_of(int32_t dtype, int64_t seqlen, int64_t head_di
 
 static void print_shape(const struct chip_shape *s)
 {
-    printf("  %s, seqlen %" PRId64 ", head_dim %" PRId64 "/%" PRId64 ", features 0x%x", ref_dtype_name(s->dtype), s->seqlen,
-           s->head_dim, s->head_dim_v, s->features);
+    printf("  %s, seqlen %" PRId64 ", head_dim %" PRId64 "/%" PRId64 ", features 0x%x", ref_dtype_name(s->dtype),
+           s->seqlen, s->head_dim, s->head_dim_v, s->features);
 }
 
 static bool run(struct chip *c, void *stream)
@@ -77,9 +78,9 @@ static bool is_within_bounds(const struct chip *c)
     const struct ref_backward b = {.dq = want[REF_DQ], .dk = want[REF_DK], .dv = want[REF_DV],
                                    .dbias = got[REF_DBIAS] != NULL ? want[REF_DBIAS] : NULL,
                                    .dsink = got[REF_DSINK] != NULL ? want[REF_DSINK] : NULL};
+    const struct attest_recipe *const recipe = attest_plan_recipe(c->plan);
     bool ok = ref_forward(p, &c->host.forward, &f, 0) == ATTEST_OK &&
-              ref_bound_forward(p, &c->host.forward, attest_plan_recipe(c->plan), &bounds[REF_O], &bounds[REF_LSE], 0) ==
-                  ATTEST_OK;
+              ref_bound_forward(p, &c->host.forward, recipe, &bounds[REF_O], &bounds[REF_LSE], 0) == ATTEST_OK;
     if (backward)
         ok = ok && ref_backward(p, &c->host, NULL, &b, 0) == ATTEST_OK &&
              ref_bound_backward(p, &c->host, attest_plan_backward_recipe(c->plan), bounds, 0) == ATTEST_OK;
@@ -180,7 +181,8 @@ static bool is_alone_alike(const struct chip *batch, int64_t b)
         if (!one->is_output || one->kind == NULL) continue;
         while (batch->memory[n].in_args != one->in_args) ++n;
         size_t bytes, same;
-        const char *const got = chip_rows(&alone, one, 0, &bytes), *const want = chip_rows(batch, &batch->memory[n], b, &same);
+        const char *const got = chip_rows(&alone, one, 0, &bytes);
+        const char *const want = chip_rows(batch, &batch->memory[n], b, &same);
         ok = bytes == same && memcmp(got, want, bytes) == 0;
         if (!ok) printf("  %s of sequence %" PRId64 " has other bits in its batch\n", one->kind->name, b);
     }
@@ -264,7 +266,8 @@ static bool far_apart(void)
     bool ok = true;
     for (int n = 0; n < 9 && ok; ++n) {
         const int32_t dtypes[] = {ATTEST_BF16, ATTEST_FP16, ATTEST_FP32};
-        struct chip_shape near = shape_of(dtypes[n / 3], n % 3 == 2 ? 4 : 130, 64, n / 3 == 1 ? CHIP_ALIBI : CHIP_CAUSAL);
+        const unsigned features = n / 3 == 1 ? CHIP_ALIBI : CHIP_CAUSAL;
+        struct chip_shape near = shape_of(dtypes[n / 3], n % 3 == 2 ? 4 : 130, 64, features);
         near.heads_q = near.heads_kv = 2, near.batch = n % 3 == 2 ? 1 : 2;
         struct chip_shape apart = near;
         const int64_t room = 64 * CHIP_MAX_MEMORY; /* of the tensors that interleave */
@@ -286,7 +289,8 @@ enum { STATES = 3 };
 /* N(0, 1) numbers, on both sides. */
 static float *new_numbers(int64_t count, uint64_t seed, float **host)
 {
-    float *const numbers = malloc((size_t)count * sizeof *numbers), *const there = cuda_allocate((size_t)count * sizeof *numbers);
+    float *const numbers = malloc((size_t)count * sizeof *numbers);
+    float *const there = cuda_allocate((size_t)count * sizeof *numbers);
     if (numbers == NULL || there == NULL) abort();
     for (int64_t i = 0; i < count; ++i) numbers[i] = (float)family_normal(family_bits(seed, 1, 0, i, 0, 0));
     if (cuda_copy_in(there, numbers, (size_t)count * sizeof *numbers) != 0) abort();
@@ -361,8 +365,8 @@ static bool merges(void)
               fetch(&out, elements) && fetch(&out_lse, rows) && fetch(&d_o, STATES * elements) &&
               fetch(&d_lse, STATES * rows);
     ref_merge(STATES, rows, dim, o_exact, lse_exact, out.exact, out_lse.exact);
-    ok = ok && ref_bound_merge(STATES, rows, dim, o_exact, lse_exact, ref_kernel_recipe("merge"), ATTEST_FP32, bound.exact,
-                               bound_lse.exact) == ATTEST_OK;
+    ok = ok && ref_bound_merge(STATES, rows, dim, o_exact, lse_exact, ref_kernel_recipe("merge"), ATTEST_FP32,
+                               bound.exact, bound_lse.exact) == ATTEST_OK;
     ok = ok && are_near(out.host, out.exact, bound.exact, elements, "o of the union is");
     ok = ok && are_near(out_lse.host, out_lse.exact, bound_lse.exact, rows, "lse of the union is");
     /* Gradients are those of the result as it was computed. */
@@ -420,14 +424,16 @@ int main(int argc, char **argv)
         {"quick", 'q', NULL, 0, "every kernel once, small, in memory that nobody wrote", 0},
         {0},
     };
-    static const struct argp argp = {options, parse, "[NAME...]", "Checks that only the chip can make.", NULL, NULL, NULL};
+    static const struct argp argp = {.options = options, .parser = parse, .args_doc = "[NAME...]",
+                                     .doc = "Checks that only the chip can make."};
     int passed = 0, failed = 0, unchecked = 0;
     argp_parse(&argp, argc, argv, 0, NULL, NULL);
     const bool has_gpu = cuda_count_devices() > 0;
     for (int i = 0; i < NUM_CHECKS; ++i) {
         if (!is_asked_for(i)) continue;
         const bool ok = has_gpu && checks[i].check();
-        printf("%-10s %s: %s\n", checks[i].name, checks[i].sentence, !has_gpu ? "UNCHECKED, no GPU" : ok ? "PASS" : "FAIL");
+        printf("%-10s %s: %s\n", checks[i].name, checks[i].sentence,
+               !has_gpu ? "UNCHECKED, no GPU" : ok ? "PASS" : "FAIL");
         fflush(stdout);
         passed += ok, failed += has_gpu && !ok, unchecked += !has_gpu;
     }

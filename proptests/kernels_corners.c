@@ -11,41 +11,57 @@
 enum { BATCH = 2, SEQLEN = 5, DIM = 8, SEQUENCE = SEQLEN * DIM };
 #define FAR ((INT64_C(1) << 31) + 16)
 
-/* Runs one head of BATCH sequences that lie `stride` apart in q, k, v, o at `memory`; copies o out. */
-static enum attest_status run(const struct implementation *self, float *memory, int64_t stride,
-                              float o[BATCH][SEQUENCE])
+/* Tensors of rows one behind the other; results from R_O on. */
+enum { R_Q, R_K, R_V, R_DOUT, R_O, R_DQ, R_DK, R_DV, NUM_ROWS };
+enum { RESULT_BYTES = (NUM_ROWS - R_O) * BATCH * SEQUENCE * 4 };
+
+/* Runs both passes of one head of BATCH sequences, `stride` apart in tensors at `memory`; copies results out. */
+static enum attest_status run(const struct implementation *self, int32_t dtype, char *memory, int64_t stride,
+                              char results[RESULT_BYTES])
 {
-    const struct attest_tensor rows = {ATTEST_FP32, 0, stride, DIM, DIM};
-    const int64_t tensor = (BATCH - 1) * stride + SEQUENCE;
+    const int64_t element = (int64_t)ref_dtype_bytes(dtype), tensor = ((BATCH - 1) * stride + SEQUENCE) * element;
+    const struct attest_tensor rows = {dtype, 0, stride, DIM, DIM};
+    float lse[BATCH * SEQLEN];
+    char *at[NUM_ROWS];
     struct attest_problem p = ATTEST_PROBLEM_INIT;
-    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
     p.device = ATTEST_REFERENCE;
     p.batch = BATCH, p.seqlen_q = p.seqlen_k = SEQLEN;
     p.num_heads_q = p.num_heads_kv = 1, p.head_dim = p.head_dim_v = DIM;
-    p.q = p.k = p.v = p.o = rows;
+    p.q = p.k = p.v = p.o = p.dout = p.dq = p.dk = p.dv = rows;
+    p.lse = (struct attest_tensor){ATTEST_FP32, 0, SEQLEN, 1, SEQLEN};
     p.softmax_scale = 0.5f;
-    a.q = memory, a.k = memory + tensor, a.v = memory + 2 * tensor, a.o = memory + 3 * tensor;
-    for (int t = 0; t < 4; ++t)
-        for (int b = 0; b < BATCH; ++b)
-            for (int i = 0; i < SEQUENCE; ++i)
-                memory[t * tensor + b * stride + i] =
-                    t == 3 ? NAN : (float)family_normal(family_bits(1, (uint64_t)t, b, i, 0, 0));
-    const enum attest_status status = self->forward(self, &p, &a);
-    for (int b = 0; b < BATCH; ++b) memcpy(o[b], memory + 3 * tensor + b * stride, sizeof o[b]);
+    for (int t = 0; t < NUM_ROWS; ++t) {
+        at[t] = memory + t * tensor;
+        for (int64_t i = 0; i < BATCH * SEQUENCE; ++i)
+            ref_store(dtype, at[t], i / SEQUENCE * stride + i % SEQUENCE,
+                      t >= R_O ? NAN : family_normal(family_bits(1, (uint64_t)t, 0, i, 0, 0)));
+    }
+    a.forward.q = at[R_Q], a.forward.k = at[R_K], a.forward.v = at[R_V], a.forward.o = at[R_O], a.forward.lse = lse;
+    a.dout = at[R_DOUT], a.dq = at[R_DQ], a.dk = at[R_DK], a.dv = at[R_DV];
+    enum attest_status status = self->forward(self, &p, &a.forward);
+    if (status == ATTEST_OK) status = self->backward(self, &p, &a);
+    for (int t = R_O; t < NUM_ROWS; ++t)
+        for (int b = 0; b < BATCH; ++b, results += SEQUENCE * element)
+            memcpy(results, at[t] + b * stride * element, (size_t)(SEQUENCE * element));
     return status;
 }
 
 static int far_strides(const struct implementation *self, struct prop_context *context)
 {
-    const size_t bytes = 4 * (size_t)(FAR + SEQUENCE) * sizeof(float);
-    float *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    float near[BATCH][SEQUENCE], far[BATCH][SEQUENCE];
-    if (memory == MAP_FAILED) return fails(context, FAILS_LAW, "no address space of %zu bytes", bytes);
-    enum attest_status status = run(self, memory, SEQUENCE, near);
-    if (status == ATTEST_OK) status = run(self, memory, FAR, far);
-    munmap(memory, bytes);
-    if (status != ATTEST_OK) return fails(context, FAILS_STATUS, "far strides: %s", attest_last_error());
-    if (memcmp(near, far, sizeof near) != 0) return fails(context, FAILS_O, "o depends on strides past 2^31");
+    static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_BF16};
+    const size_t bytes = NUM_ROWS * (size_t)(FAR + SEQUENCE) * sizeof(float);
+    for (int i = 0; i < 2; ++i) {
+        char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        char near[RESULT_BYTES] = {0}, far[RESULT_BYTES] = {0};
+        if (memory == MAP_FAILED) return fails(context, FAILS_LAW, "no address space of %zu bytes", bytes);
+        enum attest_status status = run(self, dtypes[i], memory, SEQUENCE, near);
+        if (status == ATTEST_OK) status = run(self, dtypes[i], memory, FAR, far);
+        munmap(memory, bytes);
+        if (status != ATTEST_OK) return fails(context, FAILS_STATUS, "far strides: %s", attest_last_error());
+        if (memcmp(near, far, sizeof near) != 0)
+            return fails(context, FAILS_O, "%s results depend on strides past 2^31", ref_dtype_name(dtypes[i]));
+    }
     return TRIAL_PASSES;
 }
 

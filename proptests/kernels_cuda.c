@@ -168,11 +168,14 @@ static enum attest_status backward(const struct implementation *self, const stru
 
 /* ---- merge ---- */
 
+/* Of an element; 0 means fp32, too. */
+static size_t bytes_of(int32_t dtype) { return ref_dtype_bytes(dtype == 0 ? ATTEST_FP32 : dtype); }
+
 static enum attest_status merge(const struct implementation *self, const struct attest_merge_args *a)
 {
     const struct kernel_implementation *kernels = (const struct kernel_implementation *)self;
     const size_t lse_bytes = (size_t)a->rows * sizeof(float), o_bytes = lse_bytes * (size_t)a->head_dim_v;
-    const size_t merged_bytes = o_bytes / sizeof(float) * ref_dtype_bytes(a->o_dtype);
+    const size_t merged_bytes = o_bytes / sizeof(float) * bytes_of(a->o_dtype);
     const float *o[MERGE_MAX_STATES], *lse[MERGE_MAX_STATES];
     struct attest_merge_args on_device = *a;
     clear_arena();
@@ -210,9 +213,10 @@ static struct attest_merge_backward_args place_backward(const struct attest_merg
         states->d_lse[s] = place(a->dlse_states[s], rows * sizeof(float), true);
     }
     out.device = ATTEST_CUDA;
-    out.o_states = states->o, out.lse_states = states->lse, out.do_states = states->d_o, out.dlse_states = states->d_lse;
-    out.o = place(a->o, elements * ref_dtype_bytes(a->o_dtype), false);
-    out.dout = place(a->dout, elements * ref_dtype_bytes(a->dout_dtype), false);
+    out.o_states = states->o, out.lse_states = states->lse;
+    out.do_states = states->d_o, out.dlse_states = states->d_lse;
+    out.o = place(a->o, elements * bytes_of(a->o_dtype), false);
+    out.dout = place(a->dout, elements * bytes_of(a->dout_dtype), false);
     out.lse = place(a->lse, rows * sizeof(float), false), out.dlse = place(a->dlse, rows * sizeof(float), false);
     return out;
 }

@@ -158,7 +158,8 @@ static void work(const struct settings *s, int64_t job, struct finding *f)
 {
     const struct kernel_launchers on_sim = kernels_sim_poly(), on_chip = kernels_cuda_poly();
     struct kernel_implementation library = kernels_on_cuda("cuda", NULL);
-    struct kernel_run run = {.self = &library, .first_case = job * FAR, .seed = (uint64_t)s->seed, .work = s->work};
+    struct kernel_run run = {
+        .self = &library, .first_case = job * FAR, .seed = (uint64_t)s->seed, .work = s->work};
     sim_poly = kernels_on_sim("sim_poly", cuda_is_hopper() ? SIM_SM_90 : SIM_SM_80, &on_sim);
     cuda_poly = kernels_on_cuda("cuda_poly", &on_chip);
     for (int i = 0; i < NUM_SAME; ++i) run_same(i, s, share(s->same, job, s->jobs), job, f);
@@ -201,8 +202,8 @@ static bool report(const struct settings *s, const struct finding *findings)
         int64_t cases = 0, failures = 0;
         for (int64_t job = 0; job < s->jobs; ++job)
             cases += findings[job].same[i], failures += findings[job].same_failures[i];
-        printf("%s: %" PRId64 " cases with the same bits on both machines, %" PRId64 " failures\n", same_names[i], cases,
-               failures);
+        printf("%s: %" PRId64 " cases with the same bits on both machines, %" PRId64 " failures\n", same_names[i],
+               cases, failures);
         passed &= cases >= s->same && failures == 0;
     }
     return passed;
@@ -225,7 +226,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     if (key == 'r') return s->replay = argument, 0;
     if (key == 'f') return s->corpus = argument, 0;
     int64_t *const values[] = {
-        ['b'] = &s->backward, ['c'] = &s->cases, ['j'] = &s->jobs, ['m'] = &s->same, ['s'] = &s->seed, ['w'] = &s->work};
+        ['b'] = &s->backward, ['c'] = &s->cases, ['j'] = &s->jobs,
+        ['m'] = &s->same,     ['s'] = &s->seed,  ['w'] = &s->work};
     if (key < 'b' || key > 'w' || values[key] == NULL) return ARGP_ERR_UNKNOWN;
     char *end;
     *values[key] = strtoll(argument, &end, 10);

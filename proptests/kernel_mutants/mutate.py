@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Wrong kernels made by machine: is each rejected by the properties on the simulated GPU?
+
+    bazel run //proptests:mutate -- --count 200 --seed 1
+
+A mutant is one change on one line of a kernel or of a header that kernels share: an operator, a constant by one, an
+index for another, a statement or a barrier left out. It is compiled as ci/defs.bzl says, linked with what calls it, and
+has SECONDS of processor time to survive in. Mutants that do not compile, or compile to the same machine code, are drawn
+again. Survivors are listed; proptests/kernel_mutants/survivors.md explains those that were met.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+# The sources in which a change is looked for, and the sources that are compiled to judge it: its kernel, or the kernels
+# that are quick to compile and reach all of a header. What a kernel calls comes with it.
+SOURCES = {
+    "forward.cu": ["forward"],
+    "forward_fp32.cu": ["forward_fp32"],
+    "backward.cu": ["backward"],
+    "backward_fp32.cu": ["backward_fp32"],
+    "dbias.cu": ["dbias", "backward_fp32"],
+    "dsink.cu": ["dsink", "backward_fp32"],
+    "merge.cu": ["merge"],
+    "merge_backward.cu": ["merge_backward"],
+    "backward.h": ["backward"],
+    "fp32.h": ["forward_fp32", "backward_fp32", "dbias"],
+    "gradients.h": ["backward_fp32", "dbias", "dsink"],
+    "scores.h": ["forward", "forward_fp32", "backward_fp32", "dbias"],
+    "states.h": ["merge", "merge_backward"],
+    "tiles.h": ["forward", "backward"],
+}
+
+REPLACED = [
+    (" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
+    (" + ", " - "), (" - ", " + "), (" * ", " + "), (" / ", " * "), (" % ", " / "),
+    (" += ", " -= "), (" += ", " = "), (" *= ", " = "), (" |= ", " = "), (" &= ", " = "),
+    (" && ", " || "), (" || ", " && "), (" & ", " | "), (" | ", " & "), (" ^ ", " | "), (" << ", " >> "),
+    (" >> ", " << "),
+    ("!", ""), ("true", "false"), ("false", "true"), ("++", "--"), ("max_f32", "min_f32"), ("-infinity", "infinity"),
+    ("LOG2_E", "1.0f"), ("LN_2", "1.0f"), ("0.0f", "1.0f"), ("1.0f", "0.0f"),
+]
+SWAPPED = [
+    ("seqlen_q", "seqlen_k"), ("used_q", "used_k"), ("first_q", "first_k"), ("first", "last"), ("row", "key"),
+    ("rows", "keys"), ("head_dim", "head_dim_v"), ("head", "head_kv"), ("low", "high"), ("batch", "head"),
+]
+LEFT_OUT = re.compile(r"^\s*(?!return|break|continue|using|const|static|else|case|default)[\w:]+(<[^;]*>)?"
+                      r"(\[[^;]*\]|\.\w+|->\w+)*(\([^;]*\)| [-+*|&]?= [^;]*);$")
+SKIPPED = re.compile(r"^\s*(#|template|extern|using|struct|namespace|enum \{|static_assert|//|KERNEL\(|\})")
+
+
+def code_end(line):
+    """Where a comment begins."""
+    at = line.find("/*")
+    return len(line) if at < 0 else at
+
+
+def changes(line):
+    """All changed versions of a line."""
+    end = code_end(line)
+    code, rest = line[:end], line[end:]
+    if SKIPPED.match(code) or not code.strip():
+        return []
+    out = []
+    for old, new in REPLACED:
+        for at in (m.start() for m in re.finditer(re.escape(old), code)):
+            if old == "!" and code[at:at + 2] == "!=":
+                continue
+            out.append(code[:at] + new + code[at + len(old):])
+    for number in re.finditer(r"(?<![\w.])\d+(?![\w.])", code):
+        value = int(number.group())
+        for other in {value + 1, value - 1} - {-1}:
+            out.append(code[:number.start()] + str(other) + code[number.end():])
+    for pair in SWAPPED:
+        for old, new in (pair, pair[::-1]):
+            for word in re.finditer(r"\b%s\b" % old, code):
+                out.append(code[:word.start()] + new + code[word.end():])
+    if LEFT_OUT.match(code.rstrip()):
+        out.append(code[:len(code) - len(code.lstrip())] + ";")
+    return [version + rest for version in out if version != code]
+
+
+def code_lines(text):
+    """Numbers of lines that are not inside a comment of several lines."""
+    inside = False
+    for number, line in enumerate(text):
+        if not inside and not line.lstrip().startswith("/*"):
+            yield number
+        if "/*" in line:
+            inside = True
+        if "*/" in line:
+            inside = False
+
+
+class Workshop:
+    """Compiles mutants and has them judged."""
+
+    def __init__(self, root, judge, flags, seconds, folder):
+        self.root, self.judge, self.flags, self.seconds, self.folder = root, judge, flags, seconds, folder
+        self.text = {name: (root / "kernels" / name).read_text().split("\n") for name in SOURCES}
+        self.plain_code = {}
+
+    def compile(self, kernel, include, out):
+        """Whether it compiles; a header in `include` stands for that of the root."""
+        command = ["g++", "-x", "c++", *self.flags, "-w", "-fPIC", f"-I{include}", f"-I{self.root}", "-c",
+                   f"kernels/{kernel}.cu", "-o", str(out)]
+        folder = include if (include / "kernels" / f"{kernel}.cu").exists() else self.root
+        return subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
+
+    def plain_object(self, kernel):
+        return self.folder / f"{kernel}.o"
+
+    def compile_plain(self, kernel):
+        if not self.compile(kernel, self.root, self.plain_object(kernel)):
+            sys.exit(f"kernels/{kernel}.cu does not compile")
+        self.plain_code[kernel] = self.machine_code(self.plain_object(kernel))
+
+    def machine_code(self, object_file):
+        stripped = object_file.with_suffix(".stripped")
+        subprocess.run(["objcopy", "--strip-debug", str(object_file), str(stripped)], check=True)
+        return stripped.read_bytes()
+
+    def judged(self, folder, objects):
+        """What the judge says of a library of these objects, and its status: 0 rejected, 1 survives."""
+        library = folder / "mutant.so"
+        subprocess.run(["g++", "-shared", "-Wl,-Bsymbolic", "-o", str(library), *map(str, objects)], check=True)
+        done = subprocess.run([str(self.judge), str(library), str(self.seconds)], capture_output=True, text=True)
+        if done.returncode not in (0, 1):
+            sys.exit(f"{self.judge}: {done.returncode} {done.stdout}")
+        return done.returncode, done.stdout.strip()
+
+    def check_plain(self):
+        """What rejects the kernels as they are would reject every mutant."""
+        kernels = {kernel for kernels in SOURCES.values() for kernel in kernels}
+        status, said = self.judged(self.folder, [self.plain_object(kernel) for kernel in kernels])
+        if status == 0:
+            sys.exit(f"the kernels as they are: {said}")
+
+    def objects(self, mutant, name, line, changed):
+        """Objects with the change in them; None: it does not compile, or changes nothing."""
+        tree = mutant / "kernels"
+        tree.mkdir(parents=True)
+        text = list(self.text[name])
+        text[line] = changed
+        (tree / name).write_text("\n".join(text))
+        out, differs = [], False
+        for kernel in SOURCES[name]:
+            if name.endswith(".cu") and name != f"{kernel}.cu":
+                out.append(self.plain_object(kernel))
+                continue
+            out.append(mutant / f"{kernel}.o")
+            if not self.compile(kernel, mutant, out[-1]):
+                return None, "does not compile"
+            differs |= self.machine_code(out[-1]) != self.plain_code[kernel]
+        return (out, "") if differs else (None, "the same machine code")
+
+    def try_mutant(self, name, line, changed):
+        """(status, what was said): status 0 rejected, 1 survives, None to be drawn again."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            mutant = pathlib.Path(folder)
+            objects, why = self.objects(mutant, name, line, changed)
+            if objects is None:
+                return None, why
+            return self.judged(mutant, objects)
+
+
+def candidates(text, chance):
+    """One change of every line that has any, in random order."""
+    out = []
+    for name in SOURCES:
+        for line in code_lines(text[name]):
+            versions = changes(text[name][line])
+            if versions:
+                out.append((name, line, chance.choice(versions)))
+    chance.shuffle(out)
+    return out
+
+
+def print_mutant(workshop, name, line, changed, said):
+    print(f"{name}:{line + 1}: {said}\n    - {workshop.text[name][line].strip()}\n    + {changed.strip()}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="mutants (200)")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw (1)")
+    parser.add_argument("--seconds", type=float, default=60, help="of processor time, to survive in (60)")
+    parser.add_argument("--least", type=float, default=95, help="percent that must be rejected (95)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at once (one a core)")
+    parser.add_argument("--judge", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--flags", required=True, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    root = pathlib.Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        flags = options.flags.split(",")
+        workshop = Workshop(root, options.judge.resolve(), flags, options.seconds, pathlib.Path(folder))
+        drawn = candidates(workshop.text, random.Random(options.seed))
+        killed, survivors, left_out = 0, [], {}
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(workshop.compile_plain, sorted({k for kernels in SOURCES.values() for k in kernels})))
+            workshop.check_plain()
+            place = 0
+            while killed + len(survivors) < options.count and place < len(drawn):
+                batch = drawn[place:place + options.count - killed - len(survivors)]
+                place += len(batch)
+                results = pool.map(lambda c: workshop.try_mutant(*c), batch)
+                for (name, line, changed), (status, said) in zip(batch, results):
+                    if status is None:
+                        left_out[said] = left_out.get(said, 0) + 1
+                        continue
+                    print_mutant(workshop, name, line, changed, said)
+                    if status == 0:
+                        killed += 1
+                    else:
+                        survivors.append((name, line, changed))
+    count = killed + len(survivors)
+    print("\nsurvivors:" if survivors else "\nno survivors")
+    for name, line, changed in survivors:
+        print_mutant(workshop, name, line, changed, "SURVIVES")
+    for why, times in sorted(left_out.items()):
+        print(f"{times} more: {why}")
+    print(f"killed {killed} of {count}")
+    sys.exit(count < options.count or 100 * killed < options.least * count)
+
+
+if __name__ == "__main__":
+    main()

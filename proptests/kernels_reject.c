@@ -1,0 +1,81 @@
+/* kernels_reject.c - cases for wrong kernels; none is made smaller. */
+#include "proptests/kernels_reject.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SEED = 3, WORK = 1 << 13 };
+
+#define NOT_FP32 (FEATURE(FP16) | FEATURE(BF16))
+#define ALL (NOT_FP32 | FEATURE(FP32))
+
+/* Which launchers there are, and of those only ones for fp32, or none. */
+struct reach {
+    bool forward, backward, fp32, others;
+};
+
+/* By name: `forward` and `backward` take 16-bit inputs, `*_fp32` fp32 before all. */
+static void note_kernel(struct reach *reach, const char *kernel)
+{
+    *(strstr(kernel, "_fp32") != NULL ? &reach->fp32 : &reach->others) = true;
+}
+
+static struct reach reach_of(const struct kernel_launchers *l)
+{
+    struct reach reach = {l->merge != NULL || l->merge_backward != NULL, false, false, false};
+    if (reach.forward) reach.fp32 = reach.others = true; /* states are made by any */
+    for (int i = 0; forward_kernels[i].name != NULL; ++i)
+        if (l->forward[i] != NULL) reach.forward = true, note_kernel(&reach, forward_kernels[i].name);
+    for (int i = 0; backward_kernels[i].name != NULL; ++i)
+        if (l->backward[i] != NULL) reach.backward = true, note_kernel(&reach, backward_kernels[i].name);
+    return reach;
+}
+
+static bool is_asked(const struct reach *reach, uint64_t forbids, const struct property *property,
+                     struct property *asked)
+{
+    if (!(property->request.backward ? reach->backward : reach->forward)) return false;
+    if (!kernels_property(property, WORK, asked)) return false;
+    asked->request.forbids |= forbids;
+    if (!reach->others) asked->request.forbids |= NOT_FP32;
+    if (!reach->fp32) asked->request.forbids |= FEATURE(FP32);
+    return (asked->request.forbids & ALL) != ALL; /* some format is left */
+}
+
+static int ask(const struct property *property, const struct implementation *self, int64_t number,
+               struct prop_context *context)
+{
+    struct choices choices;
+    struct prop_case c;
+    choices_start(&choices, NULL, check_mix(SEED + (uint64_t)number));
+    case_draw(&c, &choices, &property->request);
+    const int verdict = property->check(&c, self, context);
+    case_free(&c);
+    return verdict;
+}
+
+static bool rejected(struct kernels_rejection *out, const char *property, int64_t number,
+                     const struct prop_context *context)
+{
+    *out = (struct kernels_rejection){.property = property, .number = number};
+    memcpy(out->message, context->message, sizeof out->message);
+    return true;
+}
+
+bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
+                    int64_t cases, struct kernels_rejection *out)
+{
+    static struct prop_context context;
+    const struct reach reach = reach_of(launchers);
+    struct kernel_implementation kernels = kernels_on_sim(name, SIM_SM_90, launchers);
+    if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES)
+        return rejected(out, "corners", 0, &context);
+    for (const struct property *p = properties; p->name != NULL; ++p) {
+        struct property asked;
+        if (!is_asked(&reach, forbids, p, &asked)) continue;
+        for (int64_t i = first_case; i < first_case + cases; ++i)
+            if (ask(&asked, &kernels.implementation, i, &context) > TRIAL_PASSES)
+                return rejected(out, p->name, i, &context);
+    }
+    return false;
+}
