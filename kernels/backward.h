@@ -22,9 +22,9 @@ struct backward_shape {
     static constexpr bool PLAIN = IS_PLAIN, KEYS = IS_BY_KEY;
     static constexpr int BLOCKS = PLAIN && DIM <= 64 ? 2 : 1; /* of 16 rows to a warp */
     static constexpr int WARP_ROWS = 16 * BLOCKS, OWN = WARPS * WARP_ROWS;
-    static constexpr bool RESIDENT = PLAIN && (DIM == 128 || (KEYS && DIM == 64));
-    static constexpr int TILE = DIM <= 128 ? 64 : 16;                  /* rows of the other side in shared memory */
-    static constexpr int STEP = PLAIN && DIM == 64 && !KEYS ? 32 : 16; /* and at a time */
+    static constexpr bool RESIDENT = PLAIN && DIM == 128 && KEYS;
+    static constexpr int TILE = DIM <= 128 ? 64 : 16; /* rows of the other side in shared memory */
+    static constexpr int STEP = PLAIN && (DIM == 64 || (DIM == 128 && !KEYS)) ? 32 : 16; /* and at a time */
     static constexpr int FEATURES = DIM <= 128 ? DIM : 128, PARTS = DIM / FEATURES;
     /* In shared memory: two tiles of its rows, two stages of two tiles of the others, fp32 terms of rows, votes. */
     static constexpr int NUMBERS = (2 * OWN + 4 * TILE) * DIM, TERMS = KEYS ? 4 * TILE : 3 * OWN;
