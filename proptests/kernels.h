@@ -66,6 +66,9 @@ bool kernels_property(const struct property *property, int64_t work, struct prop
  * scores and sinks, the diagonal of seqused, merges of one state. */
 int kernels_corners(const struct implementation *self, struct prop_context *context);
 
+/* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. */
+int kernels_long(const struct implementation *self, bool backward, int32_t dtype, struct prop_context *context);
+
 struct kernel_run {
     struct kernel_implementation *self;
     bool backward;      /* properties of gradients, or of results */

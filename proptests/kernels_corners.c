@@ -67,28 +67,37 @@ static int far_strides(const struct implementation *self, struct prop_context *c
 
 /* ---- infinities ---- */
 
-/* Rows of one query and two keys, one feature: q = 1, k = scores, v = 3 and 3. */
-static enum attest_status run_scores(const struct implementation *self, int64_t batch, int64_t keys,
-                                     const float *scores, float *o, float *lse)
+enum { MOST_KEYS = 200 };
+
+/* Rows of one query and `keys` keys, one feature: q = 1, k = scores, v = 3. A sink of inf, or none. */
+static enum attest_status run_scores(const struct implementation *self, int32_t dtype, int64_t batch, int64_t keys,
+                                     const float *scores, bool has_sink, float *o, float *lse)
 {
-    const float q[] = {1, 1, 1}, v[] = {3, 3, 3, 3, 3, 3};
+    const float sink = INFINITY;
+    float q[MOST_KEYS], k[MOST_KEYS], v[MOST_KEYS]; /* or numbers of 16 bits */
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
     p.device = ATTEST_REFERENCE;
     p.batch = batch, p.seqlen_q = 1, p.seqlen_k = keys, p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
-    p.q = p.o = p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
-    p.k = p.v = (struct attest_tensor){ATTEST_FP32, 0, keys, 1, 1};
-    p.softmax_scale = 1;
-    a.q = q, a.k = scores, a.v = v, a.o = o, a.lse = lse;
+    p.o = p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
+    p.q = (struct attest_tensor){dtype, 0, 1, 1, 1};
+    p.k = p.v = (struct attest_tensor){dtype, 0, keys, 1, 1};
+    p.softmax_scale = 1, p.has_sink = has_sink;
+    for (int64_t i = 0; i < batch * keys; ++i) {
+        ref_store(dtype, q, i, 1);
+        ref_store(dtype, k, i, scores[i]);
+        ref_store(dtype, v, i, 3);
+    }
+    a.q = q, a.k = k, a.v = v, a.o = o, a.lse = lse, a.sink = has_sink ? &sink : NULL;
     return self->forward(self, &p, &a);
 }
 
-static int infinite_scores(const struct implementation *self, struct prop_context *context)
+static int infinite_scores(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     static const float scores[] = {INFINITY, 1, -INFINITY, -INFINITY, -INFINITY, 1}, one = 1;
     float o[3], lse[3], o_one, lse_one;
-    if (run_scores(self, 3, 2, scores, o, lse) != ATTEST_OK ||
-        run_scores(self, 1, 1, &one, &o_one, &lse_one) != ATTEST_OK)
+    if (run_scores(self, dtype, 3, 2, scores, false, o, lse) != ATTEST_OK ||
+        run_scores(self, dtype, 1, 1, &one, false, &o_one, &lse_one) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "infinite scores: %s", attest_last_error());
     if (lse[0] != INFINITY || !isnan(o[0]))
         return fails(context, FAILS_LSE, "a score of inf gives o = %g, lse = %g", (double)o[0], (double)lse[0]);
@@ -100,31 +109,32 @@ static int infinite_scores(const struct implementation *self, struct prop_contex
 }
 
 /* More keys than two tiles have; all but one weigh nothing beside inf, a score or the sink. */
-static int infinity_among_many(const struct implementation *self, struct prop_context *context)
+static int infinity_among_many(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
-    enum { KEYS = 200 };
-    static const int64_t places[] = {0, 70, KEYS - 1};
-    static float q = 1, k[KEYS], v[KEYS];
-    const float sink = INFINITY;
+    static const int places[] = {0, 70, MOST_KEYS - 1};
     for (int n = 0; n < 4; ++n) {
         const bool is_sink = n == 3;
-        struct attest_problem p = ATTEST_PROBLEM_INIT;
-        struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
-        float o = -1, lse = -1;
-        p.device = ATTEST_REFERENCE;
-        p.batch = p.seqlen_q = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1, p.seqlen_k = KEYS;
-        p.q = p.k = p.v = p.o = p.lse = (struct attest_tensor){ATTEST_FP32, 0, KEYS, 1, 1};
-        p.softmax_scale = 1, p.has_sink = is_sink;
-        for (int j = 0; j < KEYS; ++j) k[j] = j == 1 ? 200 : -300, v[j] = 3;
-        if (!is_sink) k[places[n]] = INFINITY;
-        a.q = &q, a.k = k, a.v = v, a.o = &o, a.lse = &lse, a.sink = &sink;
-        if (self->forward(self, &p, &a) != ATTEST_OK)
+        float scores[MOST_KEYS], o = -1, lse = -1;
+        for (int j = 0; j < MOST_KEYS; ++j) scores[j] = j == 1 ? 200 : -300;
+        if (!is_sink) scores[places[n]] = INFINITY;
+        if (run_scores(self, dtype, 1, MOST_KEYS, scores, is_sink, &o, &lse) != ATTEST_OK)
             return fails(context, FAILS_STATUS, "inf among many: %s", attest_last_error());
         if (lse != INFINITY || (is_sink ? o != 0 : !isnan(o)))
             return fails(context, FAILS_LSE, "%s of inf beside %d keys gives o = %g, lse = %g",
-                         is_sink ? "a sink" : "a score", KEYS, (double)o, (double)lse);
+                         is_sink ? "a sink" : "a score", MOST_KEYS, (double)o, (double)lse);
     }
     return TRIAL_PASSES;
+}
+
+static int infinities(const struct implementation *self, struct prop_context *context)
+{
+    static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_BF16};
+    int failure = TRIAL_PASSES;
+    for (int i = 0; i < 2; ++i) {
+        if (failure == TRIAL_PASSES) failure = infinite_scores(self, dtypes[i], context);
+        if (failure == TRIAL_PASSES) failure = infinity_among_many(self, dtypes[i], context);
+    }
+    return failure;
 }
 
 /* Bottom-right and causal, as seqused says: with q = 0 a row's visible keys weigh 1 each, v = 2^j names them, and there
@@ -177,7 +187,7 @@ static int merges_of_one(const struct implementation *self, struct prop_context 
 int kernels_corners(const struct implementation *self, struct prop_context *context)
 {
     static int (*const corners[])(const struct implementation *, struct prop_context *) = {
-        far_strides, infinite_scores, infinity_among_many, diagonal_of_used, merges_of_one};
+        far_strides, infinities, diagonal_of_used, merges_of_one};
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
         failure = corners[i](self, context);

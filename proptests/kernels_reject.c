@@ -11,7 +11,7 @@ enum { SEED = 3, WORK = 1 << 13 };
 
 /* Which launchers there are, and of those only ones for fp32, or none. */
 struct reach {
-    bool forward, backward, fp32, others;
+    bool forward, backward, merge, fp32, others;
 };
 
 /* By name: `forward` and `backward` take 16-bit inputs, `*_fp32` fp32 before all. */
@@ -22,8 +22,8 @@ static void note_kernel(struct reach *reach, const char *kernel)
 
 static struct reach reach_of(const struct kernel_launchers *l)
 {
-    struct reach reach = {l->merge != NULL || l->merge_backward != NULL, false, false, false};
-    if (reach.forward) reach.fp32 = reach.others = true; /* states are made by any */
+    struct reach reach = {.merge = l->merge != NULL || l->merge_backward != NULL};
+    if (reach.merge) reach.fp32 = reach.others = true; /* states are made by any */
     for (int i = 0; forward_kernels[i].name != NULL; ++i)
         if (l->forward[i] != NULL) reach.forward = true, note_kernel(&reach, forward_kernels[i].name);
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
@@ -34,7 +34,7 @@ static struct reach reach_of(const struct kernel_launchers *l)
 static bool is_asked(const struct reach *reach, uint64_t forbids, const struct property *property,
                      struct property *asked)
 {
-    if (!(property->request.backward ? reach->backward : reach->forward)) return false;
+    if (!(property->request.backward ? reach->backward : reach->forward || reach->merge)) return false;
     if (!kernels_property(property, WORK, asked)) return false;
     asked->request.forbids |= forbids;
     if (!reach->others) asked->request.forbids |= NOT_FP32;
@@ -62,6 +62,18 @@ static bool rejected(struct kernels_rejection *out, const char *property, int64_
     return true;
 }
 
+static int ask_several_tiles(const struct reach *reach, const struct implementation *self,
+                             struct prop_context *context)
+{
+    int failure = TRIAL_PASSES;
+    for (int backward = 0; backward < 2; ++backward) {
+        if (!(backward ? reach->backward : reach->forward)) continue;
+        if (failure == TRIAL_PASSES && reach->fp32) failure = kernels_long(self, backward, ATTEST_FP32, context);
+        if (failure == TRIAL_PASSES && reach->others) failure = kernels_long(self, backward, ATTEST_BF16, context);
+    }
+    return failure;
+}
+
 bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
                     int64_t cases, struct kernels_rejection *out)
 {
@@ -70,6 +82,8 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     struct kernel_implementation kernels = kernels_on_sim(name, SIM_SM_90, launchers);
     if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "corners", 0, &context);
+    if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
+        return rejected(out, "several_tiles", 0, &context);
     for (const struct property *p = properties; p->name != NULL; ++p) {
         struct property asked;
         if (!is_asked(&reach, forbids, p, &asked)) continue;

@@ -6,13 +6,13 @@
 
 /* What a wrong kernel was rejected by. */
 struct kernels_rejection {
-    const char *property; /* or "corners" */
+    const char *property; /* or "corners" or "several_tiles" */
     int64_t number;       /* of the case */
     char message[512];
 };
 
 /* Asks cases first_case .. first_case + cases - 1 of each property that can reach one of the launchers, without the
- * features `forbids`, and with the first case the corners; one of them fails: true. */
+ * features `forbids`, and with the first case the corners and what has several tiles; one of them fails: true. */
 bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
                     int64_t cases, struct kernels_rejection *out);
 

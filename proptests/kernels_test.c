@@ -88,6 +88,16 @@ Test(kernels, hold_in_corners)
     cr_assert_eq(kernels_corners(&library.implementation, &context), TRIAL_PASSES, "%s", context.message);
 }
 
+Test(kernels, hold_in_several_tiles)
+{
+    static struct prop_context context;
+    struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
+    for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
+        for (int backward = 0; backward < 2; ++backward)
+            cr_expect_eq(kernels_long(&library.implementation, backward, dtype, &context), TRIAL_PASSES, "%s",
+                         context.message);
+}
+
 /* Traffic of one head of packed fp32 rows: q once for each 64 keys, k and v once for each 32 queries; no bank
  * conflicts. */
 Test(kernels, move_what_their_tiles_say)

@@ -1,7 +1,9 @@
 # apply.pl MUTANTS FILES... OUTPUT_FOLDER: writes each mutant as OUTPUT_FOLDER/NAME.cu, and their table as
 # OUTPUT_FOLDER/kernel_mutants_list.h. Headers among the files stand in the place where they are included first. Of a
 # launcher that a kernel calls, the mutant is the two together.
-# Dies where a text is not found exactly once. Kernels of 16 bits are for bf16 alone: half of the time to compile.
+# Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
+# 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features. Wider heads are
+# left to the kernel itself.
 use strict;
 use warnings;
 
@@ -21,6 +23,19 @@ sub expanded {
         !exists $source{$1} ? $& : $seen->{$1}++ ? '' : expanded($source{$1}, $seen)}gmer;
 }
 
+# The code of a kernel `name` whose wider instances are those of `kernel`.
+sub narrowed {
+    my ($code, $name, $kernel) = @_;
+    $code =~ s/\b(launch\w*<(?:T, )?)(?:128|256)\b/${1}64/g or return $code;
+    my $of = $kernel =~ /^backward/ ? 'p->forward' : '(*p)';
+    my $is_wide = "$of.head_dim > 64 || $of.head_dim_v > 64";
+    my $itself = "KERNEL_SYMBOL($kernel)";
+    $code =~ s{^extern "C" int KERNEL_SYMBOL\($name\)(\(.*\))\n\{\n}
+              {extern "C" int $itself$1;\n$&    if ($is_wide) return $itself(p, stream);\n}m
+        or die "$name: its launcher is not understood\n";
+    return $code;
+}
+
 my (@mutants, $text);
 open my $in, '<', $list or die "$list: $!\n";
 while (<$in>) {
@@ -38,7 +53,7 @@ for my $m (@mutants) {
     my $part = $m->{file} =~ s/\.cu$//r;
     my $kernel = $m->{kernel} // $part;
     my $code = expanded($source{ $m->{file} } // die("$m->{name}: there is no $m->{file}\n"), {});
-    my $found = () = $code =~ /\Q$from\E/g;
+    my $found = $from eq '' ? 1 : scalar(() = $code =~ /\Q$from\E/g);
     die "$m->{name}: found $found times in $m->{file}, not once:\n$from\n" if $found != 1;
     $code =~ s/\Q$from\E/$to/;
     if ($kernel ne $part) {
@@ -48,6 +63,7 @@ for my $m (@mutants) {
     }
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel.cu has no launcher\n";
     $code =~ s/launch_scores<f16>/launch_scores<bf16>/g;
+    $code = narrowed($code, $m->{name}, $kernel);
     open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
     print $out $code;
     close $out or die "$m->{name}: $!\n";

@@ -1,0 +1,123 @@
+/* kernels_long.c - cases of several tiles on both sides, in every width that kernels are compiled for: random cases as
+ * small as a simulated GPU asks for seldom have them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "proptests/kernels.h"
+#include "proptests/outcome.h"
+
+/* Two query heads to a KV head; as many sequences as KV heads. */
+static const struct long_case {
+    const char *name;
+    int64_t num_heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v, window_left, window_right;
+    uint64_t features; /* of what follows in lay_out() */
+} cases[] = {
+    {"full", 1, 150, 180, 32, 40, -1, -1, 0},
+    {"causal", 1, 170, 150, 64, 64, -1, 0, 0},
+    {"a window", 1, 150, 170, 64, 64, 30, 60, FEATURE(DLSE)},
+    {"a mask with hidden tiles", 1, 140, 200, 16, 16, -1, -1,
+     FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SINK) | FEATURE(SOFTCAP) | FEATURE(DLSE)},
+    {"biases", 2, 70, 100, 40, 32, -1, 0,
+     FEATURE(BIAS) | FEATURE(DBIAS) | FEATURE(ALIBI) | FEATURE(SOFTCAP) | FEATURE(SINK)},
+    {"width 128", 1, 80, 140, 128, 100, 70, -1, 0},
+    {"width 128, a bias", 1, 70, 80, 128, 128, -1, 0, FEATURE(BIAS)},
+    {"width 256", 1, 70, 80, 200, 256, -1, 0, 0},
+    {"width 256, a sink", 1, 40, 70, 256, 256, 40, -1, FEATURE(SINK)},
+};
+
+static bool has(const struct long_case *from, uint64_t feature) { return (from->features & feature) != 0; }
+
+static struct attest_score_tensor scores_of(int32_t dtype)
+{
+    return (struct attest_score_tensor){.dtype = dtype, .seqlen_q = 1, .seqlen_k = 1}; /* one for all heads */
+}
+
+static void set_features(struct prop_case *c, const struct long_case *from)
+{
+    struct attest_problem *p = &c->p;
+    if (has(from, FEATURE(MASK))) p->mask = scores_of(ATTEST_UINT8);
+    if (has(from, FEATURE(BIAS))) p->bias = scores_of(ATTEST_FP32);
+    if (has(from, FEATURE(DBIAS)) && c->backward) p->dbias = scores_of(ATTEST_FP32), p->dbias.head = 1;
+    if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
+    if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
+    p->has_sink = has(from, FEATURE(SINK));
+    p->has_alibi = has(from, FEATURE(ALIBI));
+    if (has(from, FEATURE(DLSE)) && c->backward) p->dlse.dtype = ATTEST_FP32;
+    if (p->has_sink) c->sink = case_doubles(c, p->num_heads_q);
+    if (p->has_alibi) c->slopes = case_doubles(c, p->num_heads_q);
+    for (int64_t h = 0; h < p->num_heads_q; ++h) {
+        if (p->has_sink) c->sink[h] = (double)h - 1;
+        if (p->has_alibi) c->slopes[h] = 0.0625 * (double)(1 + h);
+    }
+}
+
+/* Squares as large as tiles: seen but for some scores, not seen, and seen in one column. */
+static bool is_seen(int64_t row, int64_t key)
+{
+    if ((row / 64 + key / 64) % 2 == 0) return (row + key) % 5 != 0;
+    return row >= 64 && key % 64 == 40;
+}
+
+static double value_of(const struct prop_case *c, enum tensor_id t, const int64_t at[4])
+{
+    static const enum role roles[NUM_TENSORS] = {[T_Q] = ROLE_Q, [T_K] = ROLE_K, [T_V] = ROLE_V, [T_DOUT] = ROLE_DOUT};
+    if (t == T_MASK) return is_seen(at[2], at[3]);
+    if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
+    if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
+    return family_value(&c->data, roles[t], 0, at[0], at[1], at[2]);
+}
+
+static void lay_out(struct prop_case *c, const struct long_case *from, int32_t dtype, bool backward)
+{
+    static const enum tensor_id inputs[] = {T_Q, T_K, T_V, T_DOUT, T_DLSE, T_MASK, T_BIAS};
+    struct attest_problem *p = &c->p;
+    memset(c, 0, sizeof *c);
+    *p = (struct attest_problem)ATTEST_PROBLEM_INIT;
+    p->device = ATTEST_REFERENCE;
+    p->seqlen_q = from->seqlen_q, p->seqlen_k = from->seqlen_k;
+    p->batch = p->num_heads_kv = from->num_heads_kv, p->num_heads_q = 2 * from->num_heads_kv;
+    p->head_dim = from->head_dim, p->head_dim_v = from->head_dim_v, p->softmax_scale = 0.125f;
+    p->window_left = from->window_left, p->window_right = from->window_right, p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
+    p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = dtype;
+    p->lse.dtype = ATTEST_FP32;
+    if (backward) p->dout.dtype = p->dq.dtype = p->dk.dtype = p->dv.dtype = dtype;
+    c->backward = backward;
+    c->poison = 0xff;
+    set_features(c, from);
+    case_contiguous(c);
+    c->data = (struct family_data){FAMILY_NORMAL, 1, dtype, p->head_dim, p->softmax_scale};
+    for (size_t n = 0; n < sizeof inputs / sizeof *inputs; ++n) {
+        if (tensor_dtype(p, inputs[n]) == ATTEST_ABSENT) continue;
+        int64_t e[4];
+        case_extents(c, inputs[n], e);
+        double *const out = c->values[inputs[n]] = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
+        for (int64_t i = 0; i < e[0] * e[1] * e[2] * e[3]; ++i) {
+            const int64_t at[] = {i / (e[1] * e[2] * e[3]), i / (e[2] * e[3]) % e[1], i / e[3] % e[2], i % e[3]};
+            out[i] = value_of(c, inputs[n], at);
+        }
+    }
+    case_lay_out(c);
+    c->features = case_features(c);
+}
+
+static void name_failure(struct prop_context *context, const char *name)
+{
+    char said[sizeof context->message];
+    memcpy(said, context->message, sizeof said);
+    snprintf(context->message, sizeof context->message, "%s: %.*s", name, (int)(sizeof said - 64), said);
+}
+
+int kernels_long(const struct implementation *self, bool backward, int32_t dtype, struct prop_context *context)
+{
+    const struct property *const property =
+        property_named(backward ? "backward_within_bound" : "forward_within_bound");
+    int failure = TRIAL_PASSES;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && failure == TRIAL_PASSES; ++i) {
+        struct prop_case c;
+        lay_out(&c, &cases[i], dtype, backward);
+        failure = property->check(&c, self, context);
+        case_free(&c);
+        if (failure > TRIAL_PASSES) name_failure(context, cases[i].name);
+    }
+    return failure;
+}
