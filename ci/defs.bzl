@@ -29,7 +29,7 @@ _NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
     "-fmad=false",
-    "-gencode=arch=compute_80,code=sm_80",
+    "-gencode=arch=compute_80,code=[sm_80,compute_80]",  # and PTX: GPUs to come compile it when they load it
     "-gencode=arch=compute_90a,code=sm_90a",
     "-Xcompiler=-fPIC,-Wall,-Wextra",
     "-I.",

@@ -48,8 +48,7 @@ DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int
     const bool exists = keys.first < keys.last || (p.external_lse && row < s.used_q);
     const int64_t at = s.first_q + (exists ? row : 0);
     float d = 0;
-    if (p.delta.data == nullptr && s.used_q > 0)
-        d = multiply_row(p.dout, p.forward.o, b, at, head, p.forward.head_dim_v);
+    if (p.delta.data == nullptr) d = multiply_row(p.dout, p.forward.o, b, at, head, exists ? p.forward.head_dim_v : 0);
     if (!exists) return {0, 0, 0};
     if (p.delta.data != nullptr) d = load_scalar(p.delta, s, b, row, head);
     return {load_scalar(p.forward.lse, s, b, row, head) * LOG2_E, d, load_scalar(p.dlse, s, b, row, head)};
@@ -212,12 +211,12 @@ DEVICE void finish_query_row(const backward_params &p, const sequence &s, const 
 
 /* The next tile of keys from `key` on that masks of bytes do not hide from all rows; `last` if there is none. */
 template <typename shape>
-DEVICE int32_t next_keys(const forward_params &p, const score_rule &rule, int32_t row, int rows, int32_t key,
-                         int32_t last, uint32_t *votes)
+DEVICE int32_t next_keys(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
+                         int32_t key, int32_t last, uint32_t *votes)
 {
     const bool has_masks = !shape::PLAIN && (rule.mask != nullptr || rule.block_mask != nullptr);
     for (; has_masks && key < last; key += shape::TILE) {
-        const bool hidden = is_hidden<THREADS>(p, rule, row, rows, key, smaller(last - key, shape::TILE), votes);
+        const bool hidden = is_hidden<THREADS>(p, rule, s, row, rows, key, smaller(last - key, shape::TILE), votes);
         sync_threads(); /* the votes are free */
         if (!hidden) break;
     }
@@ -293,7 +292,7 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
         load_tile<TILE, DIM, THREADS>(k + TILE * DIM, f.v, b, s.first_k + key, keys.last - key, head_kv, f.head_dim_v);
     };
     /* Tiles begin at multiples of TILE: then a row's sums do not depend on the rows beside it. */
-    int32_t key = next_keys<shape>(f, terms.rule, tile_row, rows, keys.first / TILE * TILE, keys.last, votes);
+    int32_t key = next_keys<shape>(f, terms.rule, s, tile_row, rows, keys.first / TILE * TILE, keys.last, votes);
     if (key < keys.last) {
         load_tile<OWN, DIM, THREADS>(q, f.q, b, s.first_q + tile_row, rows, head, f.head_dim);
         load_tile<OWN, DIM, THREADS>(dout, p.dout, b, s.first_q + tile_row, rows, head, f.head_dim_v);
@@ -302,14 +301,8 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     query_warp<shape> w;
     w.q.rows = q + warp_row * DIM, w.dout.rows = dout + warp_row * DIM;
     begin_query_warp<shape>(w, p, s, place, tile_row + warp_row, known + warp_row);
-    if (shape::RESIDENT && key < keys.last) {
-        cp_async_wait_all();
-        sync_threads(); /* q and dout are complete */
-        make_resident<shape>(w.q, lanes);
-        make_resident<shape>(w.dout, lanes);
-    }
     for (int stage = 0; key < keys.last; stage ^= 1) {
-        const int32_t next = next_keys<shape>(f, terms.rule, tile_row, rows, key + TILE, keys.last, votes);
+        const int32_t next = next_keys<shape>(f, terms.rule, s, tile_row, rows, key + TILE, keys.last, votes);
         cp_async_wait_all();
         sync_threads(); /* this stage is complete, the other one is free */
         if (next < keys.last) load(stage ^ 1, next);
@@ -416,15 +409,15 @@ struct query_tile {
 
 /* The first tile from `at` on that the masks do not hide from all of `keys` keys. */
 template <typename shape>
-DEVICE query_tile next_queries(const forward_params &p, const cta_place &place, interval rows, int32_t key, int keys,
-                               query_tile at, uint32_t *votes)
+DEVICE query_tile next_queries(const forward_params &p, const sequence &s, const cta_place &place, interval rows,
+                               int32_t key, int keys, query_tile at, uint32_t *votes)
 {
     for (;; at.row += shape::TILE) {
         if (at.row >= rows.last) at = {at.head + 1, rows.first / shape::TILE * shape::TILE};
         if (shape::PLAIN || at.head >= p.group || (p.mask.data == nullptr && p.block_mask.data == nullptr)) return at;
         const score_rule rule = find_score_rule(p, place.b, place.head * p.group + at.head);
         const int count = smaller(rows.last - at.row, shape::TILE);
-        const bool hidden = is_hidden<THREADS>(p, rule, at.row, count, key, keys, votes);
+        const bool hidden = is_hidden<THREADS>(p, rule, s, at.row, count, key, keys, votes);
         sync_threads(); /* the votes are free */
         if (!hidden) return at;
     }
@@ -490,7 +483,7 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     };
     query_tile at = {f.group, 0};
     if (rows.first < rows.last)
-        at = next_queries<shape>(f, place, rows, tile_key, keys, {0, rows.first / TILE * TILE}, votes);
+        at = next_queries<shape>(f, s, place, rows, tile_key, keys, {0, rows.first / TILE * TILE}, votes);
     if (at.head < f.group) {
         load_tile<OWN, DIM, THREADS>(k, f.k, b, s.first_k + tile_key, keys, place.head, f.head_dim);
         load_tile<OWN, DIM, THREADS>(v, f.v, b, s.first_k + tile_key, keys, place.head, f.head_dim_v);
@@ -506,7 +499,7 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         make_resident<shape>(w.v, lanes);
     }
     for (int stage = 0; at.head < f.group; stage ^= 1) {
-        const query_tile next = next_queries<shape>(f, place, rows, tile_key, keys, {at.head, at.row + TILE}, votes);
+        const query_tile next = next_queries<shape>(f, s, place, rows, tile_key, keys, {at.head, at.row + TILE}, votes);
         cp_async_wait_all();
         sync_threads(); /* this stage is complete, the other one is free */
         if (next.head < f.group) load(stage ^ 1, next);

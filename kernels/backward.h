@@ -108,9 +108,6 @@ DEVICE bool find_place(int64_t batch, int64_t heads, cta_place &out)
 
 DEVICE int smaller(int64_t a, int b) { return a < b ? static_cast<int>(a) : b; }
 
-/* Whether a .. a + count - 1 has a row inside, and whether all are. */
-DEVICE bool touches(interval i, int32_t a, int count) { return a < i.last && a + count > i.first; }
-DEVICE bool contains(interval i, int32_t a, int count) { return a >= i.first && a + count <= i.last; }
 
 /* ---- rows in global memory --------------------------------------------------------------------------------------- */
 

@@ -5,12 +5,23 @@
 
 #include "kernels/device/launch.h"
 
+/* A device that is set gets a context, so the one that is current is not set again; and an error that the caller is
+ * told of does not stay behind as the runtime's last. */
+static int set_device(int ordinal)
+{
+    int current;
+    cudaError_t error = cudaGetDevice(&current);
+    if (error == cudaSuccess && current != ordinal) error = cudaSetDevice(ordinal);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error;
+}
+
 int cuda_enter(int ordinal, int *previous)
 {
     const cudaError_t error = cudaGetDevice(previous);
-    return error != cudaSuccess ? error : cudaSetDevice(ordinal);
+    return error != cudaSuccess ? error : set_device(ordinal);
 }
 
-int cuda_leave(int previous) { return cudaSetDevice(previous); }
+int cuda_leave(int previous) { return set_device(previous); }
 
 const char *cuda_error_text(int code) { return launch_error_text(code); }

@@ -2,7 +2,7 @@
  *
  *     dsink_h = sum over sequences and their rows i of p_sink,i (dlse_i - delta_i),   p_sink = exp(sink_h - lse)
  *
- * An empty row has lse = sink and delta = 0: it gives its dlse.
+ * An empty row has lse = sink and delta = 0: it gives its dlse, whatever the sink.
  *
  * Grid    x: num_heads_q
  * Block   256 threads: thread t takes rows t, t + 256, ... of each sequence in turn; then a tree */
@@ -29,7 +29,9 @@ KERNEL(THREADS, 1) void dsink_kernel(const backward_params p, const float *delta
         const sequence s = find_sequence(p.forward, b);
         for (int64_t row = thread; row < s.used_q; row += THREADS) {
             const row_state state = load_row_state(p, s, b, static_cast<int32_t>(row), head, delta);
-            sum = fma_rn(exp2_f32(sink - state.lse), state.dlse - state.delta, sum);
+            const bool is_alone = sink == -infinity_f32() && state.lse == sink;
+            const float weight = is_alone ? 1 : exp2_f32(sink - state.lse);
+            sum = fma_rn(weight, state.dlse - state.delta, sum);
         }
     }
     sums.at[thread] = sum;

@@ -269,13 +269,13 @@ DEVICE void write_o_32(const forward_params &p, const accumulators<DIM> (&kept)[
 }
 
 /* The next tile from `key` on that masks of bytes do not hide; `last` if there is none. */
-DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, int32_t row, int rows, int32_t key,
-                         int32_t last, uint32_t *votes)
+DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
+                         int32_t key, int32_t last, uint32_t *votes)
 {
     if (rule.mask == nullptr && rule.block_mask == nullptr) return key;
     for (; key < last; key += TILE_K) {
         const int keys = last - key < TILE_K ? last - key : TILE_K;
-        const bool hidden = is_hidden<THREADS>(p, rule, row, rows, key, keys, votes);
+        const bool hidden = is_hidden<THREADS>(p, rule, s, row, rows, key, keys, votes);
         sync_threads(); /* the votes are free */
         if (!hidden) return key;
     }
@@ -321,13 +321,13 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
         }
 
     /* Tiles begin at multiples of TILE_K: then a row's sums do not depend on the rows beside it. */
-    int32_t key = next_tile(p, rule, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
+    int32_t key = next_tile(p, rule, s, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
     if (key < keys.last) {
         load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim);
         load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim);
     }
     while (key < keys.last) {
-        const int32_t next = next_tile(p, rule, tile_row, rows, key + TILE_K, keys.last, votes);
+        const int32_t next = next_tile(p, rule, s, tile_row, rows, key + TILE_K, keys.last, votes);
         const bool is_seen = key < warp_keys.some.last && key + TILE_K > warp_keys.some.first;
         const bool is_cut = !PLAIN || key < warp_keys.all.first || key + TILE_K > warp_keys.all.last;
         cp_async_wait_all();
@@ -357,6 +357,8 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
                 const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
                 is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
             }
+            if (is_empty) /* zero times what it has added may be no number */
+                UNROLL for (int n = 0; n < DIM / 8; ++n) kept[m].o[n][2 * half] = kept[m].o[n][2 * half + 1] = 0;
             factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
             const float empty_lse = row < s.used_q ? sink : -infinity_f32();
             const float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;

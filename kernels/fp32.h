@@ -141,17 +141,17 @@ DEVICE void accumulate(quad (&sum)[ROWS][DIM / SPAN], row_tiles &tiles, const we
     }
 }
 
-/* Whether masks of bytes hide every pair of rows x keys from (row, key) on: then a tile can be left out. */
 struct vote_words {
     uint32_t at[THREADS / 32];
 };
 
+/* Whether masks of bytes hide every pair of rows x keys from (row, key) on: then a tile can be left out. */
 DEVICE bool is_tile_hidden(const forward_params &p, const query_head &h, int32_t row, int rows, int32_t key, int keys,
                            vote_words &votes)
 {
     if (h.rule.mask == nullptr && h.rule.block_mask == nullptr) return false;
     sync_threads(); /* the votes are free */
-    return is_hidden<THREADS>(p, h.rule, row, rows, key, keys, votes.at);
+    return is_hidden<THREADS>(p, h.rule, h.s, row, rows, key, keys, votes.at);
 }
 
 /* Over the 16 threads that share rows a, the same in all of them. */

@@ -123,7 +123,7 @@ struct merge_params merge_params_of(const struct attest_merge_args *a)
                                .num_states = (int32_t)a->num_states,
                                .o_dtype = merge_dtype(a->o_dtype),
                                .by_four = a->head_dim_v % 4 == 0 && is_by_four(a->o, a->o_dtype)};
-    for (int64_t s = 0; s < a->num_states; ++s) {
+    for (int64_t s = 0; s < a->num_states && a->rows > 0; ++s) { /* without rows the arrays may be NULL */
         out.o_states[s] = a->o_states[s];
         out.lse_states[s] = a->lse_states[s];
         out.by_four &= is_by_four(a->o_states[s], ATTEST_FP32);
@@ -143,7 +143,7 @@ struct merge_backward_params merge_backward_params_of(const struct attest_merge_
                                         .o_dtype = merge_dtype(a->o_dtype),
                                         .dout_dtype = merge_dtype(a->dout_dtype)};
     out.by_four = a->head_dim_v % 4 == 0 && is_by_four(a->o, a->o_dtype) && is_by_four(a->dout, a->dout_dtype);
-    for (int64_t s = 0; s < a->num_states; ++s) {
+    for (int64_t s = 0; s < a->num_states && a->rows > 0; ++s) {
         out.o_states[s] = a->o_states[s], out.lse_states[s] = a->lse_states[s];
         out.do_states[s] = a->do_states[s], out.dlse_states[s] = a->dlse_states[s];
         out.by_four &= is_by_four(a->o_states[s], ATTEST_FP32) && is_by_four(a->do_states[s], ATTEST_FP32);

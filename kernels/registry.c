@@ -48,6 +48,14 @@ static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
     return is_in_reach(p, why, bytes);
 }
 
+/* Three fp32 a row and head, and what rounds them up, must be a size. */
+static bool has_workspace(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const int64_t rows = p->ragged ? p->total_q : p->batch * p->seqlen_q, most = INT64_MAX / 16 / p->num_heads_q;
+    return rows <= most || refuse(why, bytes, "%lld rows of q, but must be at most %lld with num_heads_q = %lld",
+                                  (long long)rows, (long long)most, (long long)p->num_heads_q);
+}
+
 /* Matrix units take no two formats at once. */
 static bool backward_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
@@ -55,7 +63,12 @@ static bool backward_takes(const struct attest_problem *p, char *why, size_t byt
         return refuse(why, bytes, "q.dtype = %d, but must be fp16 or bf16", p->q.dtype);
     if (p->dout.dtype != p->q.dtype)
         return refuse(why, bytes, "dout.dtype = %d, but must be q.dtype, %d", p->dout.dtype, p->q.dtype);
-    return is_in_reach(p, why, bytes);
+    return is_in_reach(p, why, bytes) && has_workspace(p, why, bytes);
+}
+
+static bool backward_fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    return fp32_takes(p, why, bytes) && has_workspace(p, why, bytes);
 }
 
 /* Of delta, one fp32 a row and head. */
@@ -76,7 +89,7 @@ const struct forward_kernel forward_kernels[] = {
 
 const struct backward_kernel backward_kernels[] = {
     {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda)},
-    {"backward_fp32", fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda)},
+    {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda)},
     {0},
 };
 

@@ -43,6 +43,10 @@ struct interval {
     int32_t first, last;
 };
 
+/* Whether a .. a + count - 1 has a row inside, and whether all are. */
+DEVICE bool touches(interval i, int32_t a, int count) { return a < i.last && a + count > i.first; }
+DEVICE bool contains(interval i, int32_t a, int count) { return a >= i.first && a + count <= i.last; }
+
 DEVICE int32_t clamp(int64_t j, int32_t seqlen) { return j < 0 ? 0 : j > seqlen ? seqlen : static_cast<int32_t>(j); }
 
 /* The keys that lengths and window leave to a query row. */
@@ -138,6 +142,8 @@ DEVICE float load_bias(const forward_params &p, const score_rule &rule, int64_t 
     return to_f32(reinterpret_cast<const bf16 *>(rule.bias)[at]);
 }
 
+constexpr float LARGEST = 0x1.fffffep127f;
+
 struct score {
     float y;      /* in base 2 */
     float slope;  /* of t by s: 1 - tanh^2 under a softcap, else 1 */
@@ -158,7 +164,8 @@ DEVICE score find_score(const forward_params &p, const score_rule &rule, const s
     if (rule.bias != nullptr) {
         const float bias = load_bias(p, rule, row, key);
         out.visible = bias != -infinity_f32();
-        out.y += bias * LOG2_E;
+        const float shift = bias * LOG2_E;
+        out.y += shift == -infinity_f32() ? -LARGEST : shift; /* a mask may be the lowest number of a format */
     }
     if (p.alibi_slopes != nullptr) {
         const int64_t distance = row + s.alibi_diag - key;
@@ -212,25 +219,40 @@ DEVICE bool is_kept(const forward_params &p, const score_rule &rule, int32_t row
 
 /* ---- tiles that masks of bytes hide --------------------------------------------------------------------------- */
 
+/* Rows or keys of a block of `size`, as far as they lie in from .. to - 1. */
+DEVICE interval inside_block(int64_t block, int32_t size, int32_t from, int32_t to)
+{
+    const int64_t first = block * size, last = first + size;
+    return {first > from ? static_cast<int32_t>(first) : from, last < to ? static_cast<int32_t>(last) : to};
+}
+
 /* Whether masks of bytes hide every score of rows x keys from (row, key) on, as far as a look at each mask by itself
- * can tell. All THREADS of the CTA call it with the same values; `votes` has room for one word a warp. Between two
- * calls that share `votes` lies a barrier. */
+ * can tell; the rows lie inside used_q. No byte is read that only scores outside the window have. All THREADS of the
+ * CTA call it with the same values; `votes` has room for one word a warp. Between two calls that share `votes` lies a
+ * barrier. */
 template <int THREADS>
-DEVICE bool is_hidden(const forward_params &p, const score_rule &rule, int32_t row, int rows, int32_t key, int keys,
-                      uint32_t *votes)
+DEVICE bool is_hidden(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
+                      int32_t key, int keys, uint32_t *votes)
 {
     const int thread = static_cast<int>(thread_x());
     bool seen = rule.mask == nullptr, block_seen = rule.block_mask == nullptr;
     if (rule.mask != nullptr)
-        for (int n = thread; n < rows * keys; n += THREADS)
-            seen |= rule.mask[(row + n / keys) * p.mask.seqlen_q + (key + n % keys) * p.mask.seqlen_k] != 0;
+        for (int n = thread; n < rows * keys; n += THREADS) {
+            const int32_t r = row + n / keys, j = key + n % keys;
+            if (contains(keys_of_row(p, s, r), j, 1))
+                seen |= rule.mask[r * p.mask.seqlen_q + j * p.mask.seqlen_k] != 0;
+        }
     if (rule.block_mask != nullptr) {
         const int32_t first_q = row / p.block_q, first_k = key / p.block_k;
         const int64_t across = (key + keys - 1) / p.block_k - first_k + 1;
         const int64_t blocks = ((row + rows - 1) / p.block_q - first_q + 1) * across;
-        for (int64_t n = thread; n < blocks; n += THREADS)
-            block_seen |= rule.block_mask[(first_q + n / across) * p.block_mask.seqlen_q +
-                                          (first_k + n % across) * p.block_mask.seqlen_k] != 0;
+        for (int64_t n = thread; n < blocks; n += THREADS) {
+            const int64_t block_row = first_q + n / across, block = first_k + n % across;
+            const interval in_q = inside_block(block_row, p.block_q, row, row + rows);
+            const interval in_k = inside_block(block, p.block_k, key, key + keys);
+            if (touches(keys_of_rows(p, s, in_q.first, in_q.last).some, in_k.first, in_k.last - in_k.first))
+                block_seen |= rule.block_mask[block_row * p.block_mask.seqlen_q + block * p.block_mask.seqlen_k] != 0;
+        }
     }
     const uint32_t by_mask = ballot(FULL_WARP, seen), by_block = ballot(FULL_WARP, block_seen);
     if (lane() == 0) votes[warp()] = (by_mask != 0 ? 1u : 0u) | (by_block != 0 ? 2u : 0u);

@@ -69,14 +69,6 @@ DEVICE void load_a(uint32_t (&a)[4], const uint16_t *tile, unsigned row, unsigne
     ldmatrix_x4(a, &tile[tile_offset<DIM>(row + l % 16, x + l / 16 * 8)]);
 }
 
-/* The same of the tile's transpose: rows are features x .. x + 15, columns are the tile's rows row .. row + 15. */
-template <int DIM>
-DEVICE void load_a_transposed(uint32_t (&a)[4], const uint16_t *tile, unsigned row, unsigned x)
-{
-    const unsigned l = lane();
-    ldmatrix_x4_trans(a, &tile[tile_offset<DIM>(row + l % 8 + l / 16 * 8, x + l / 8 % 2 * 8)]);
-}
-
 /* b of two products that share a: columns are the tile's rows row .. row + 7 and row + 8 .. row + 15, depth its
  * features x .. x + 15. For q k^T of a tile of k. */
 template <int DIM>
@@ -189,18 +181,6 @@ DEVICE float sum_of_quad(float x)
 {
     x += shfl_xor(FULL_WARP, x, 1);
     return x + shfl_xor(FULL_WARP, x, 2);
-}
-
-/* Two neighbouring features of a row, x even. */
-DEVICE void store_pair(const row_pointer &row, int x, float low, float high)
-{
-    if (row.dtype != ATTEST_FP32 && row.by_four && x + 2 <= row.length) {
-        uint32_t *const to = reinterpret_cast<uint32_t *>(row.data) + x / 2;
-        *to = row.dtype == ATTEST_FP16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
-        return;
-    }
-    if (x < row.length) store_feature(row, x, low);
-    if (x + 1 < row.length) store_feature(row, x + 1, high);
 }
 
 #endif

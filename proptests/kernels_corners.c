@@ -187,7 +187,7 @@ static int merges_of_one(const struct implementation *self, struct prop_context 
 int kernels_corners(const struct implementation *self, struct prop_context *context)
 {
     static int (*const corners[])(const struct implementation *, struct prop_context *) = {
-        far_strides, infinities, diagonal_of_used, merges_of_one};
+        far_strides, infinities, diagonal_of_used, merges_of_one, kernels_nan};
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
         failure = corners[i](self, context);

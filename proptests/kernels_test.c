@@ -8,8 +8,10 @@
 
 #include "proptests/kernels.h"
 
-/* Forward and backward cases of one test; its cases are its own. */
-enum { SEED = 11, WORK = 1 << 13, CASES = 1500, BACKWARD_CASES = 500, FEWER = 10, FAR = 1 << 20 };
+/* Forward and backward cases of one test; its cases are its own. Many small ones, whose scores times head_dim are at
+ * most WORK; and some of several tiles even where heads are wide. */
+enum { SEED = 11, CASES = 1500, BACKWARD_CASES = 500, WORK = 1 << 13, FEWER = 10, FAR = 1 << 20 };
+enum { LARGE_CASES = 80, LARGE_BACKWARD_CASES = 30, LARGE_WORK = 1 << 18 };
 
 /* Under the address sanitizer, and while Bazel counts lines, the simulated GPU is slow. */
 #ifdef __SANITIZE_ADDRESS__
@@ -18,16 +20,15 @@ static bool is_slow(void) { return true; }
 static bool is_slow(void) { return getenv("COVERAGE_DIR") != NULL; }
 #endif
 
-static void run(struct kernel_implementation *kernels, bool backward, int part)
+static void run(struct kernel_implementation *kernels, bool backward, int part, int64_t cases, int64_t work)
 {
     static struct kernel_tally tally;
-    const int64_t cases = backward ? BACKWARD_CASES : CASES;
     const struct kernel_run run = {.self = kernels,
                                    .backward = backward,
                                    .cases = is_slow() ? cases / FEWER : cases,
                                    .first_case = (int64_t)part * FAR,
                                    .seed = SEED,
-                                   .work = WORK};
+                                   .work = work};
     kernels_run(&run, &tally, stdout);
     cr_expect(kernels_report(&tally, kernels->implementation.name, stdout));
 }
@@ -36,7 +37,7 @@ static void run_library(enum sim_generation generation, bool backward, int part)
 {
     struct kernel_implementation kernels =
         kernels_on_sim(generation == SIM_SM_80 ? "sm_80" : "sm_90", generation, NULL);
-    run(&kernels, backward, part);
+    run(&kernels, backward, part, backward ? BACKWARD_CASES : CASES, WORK);
 }
 
 static struct kernel_implementation polynomials(enum sim_generation generation)
@@ -53,13 +54,25 @@ Test(kernels, backward_sm_90) { run_library(SIM_SM_90, true, 3); }
 Test(kernels, forward_with_polynomials)
 {
     struct kernel_implementation kernels = polynomials(SIM_SM_90);
-    run(&kernels, false, 4);
+    run(&kernels, false, 4, CASES, WORK);
 }
 
 Test(kernels, backward_with_polynomials)
 {
     struct kernel_implementation kernels = polynomials(SIM_SM_80);
-    run(&kernels, true, 5);
+    run(&kernels, true, 5, BACKWARD_CASES, WORK);
+}
+
+Test(kernels, forward_of_many_tiles)
+{
+    struct kernel_implementation kernels = kernels_on_sim("sm_90", SIM_SM_90, NULL);
+    run(&kernels, false, 6, LARGE_CASES, LARGE_WORK);
+}
+
+Test(kernels, backward_of_many_tiles)
+{
+    struct kernel_implementation kernels = kernels_on_sim("sm_90", SIM_SM_90, NULL);
+    run(&kernels, true, 7, LARGE_BACKWARD_CASES, LARGE_WORK);
 }
 
 Test(kernels, all_have_polynomials)

@@ -8,6 +8,14 @@
 
 namespace {
 
+/* A fragment of a of the tile's transpose: rows are features x .. x + 15, columns the tile's rows row .. row + 15. */
+template <int DIM>
+DEVICE void load_a_transposed(uint32_t (&a)[4], const uint16_t *tile, unsigned row, unsigned x)
+{
+    const unsigned l = lane();
+    ldmatrix_x4_trans(a, &tile[tile_offset<DIM>(row + l % 8 + l / 16 * 8, x + l / 8 % 2 * 8)]);
+}
+
 enum { THREADS = 128, N = UNFUSED_SEQLEN, D = UNFUSED_HEAD_DIM, TILE = 64, EIGHTS = N / 8 };
 
 struct eight {

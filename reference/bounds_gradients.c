@@ -282,8 +282,8 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
                      const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
-    const double sink = (double)g->args->forward.sink[g->head.h], p = exp(sink - row->lse);
-    const double p_error = error_of_p(m, row, sink, 0.0, p), z = row->dlse - row->delta;
+    const double sink = (double)g->args->forward.sink[g->head.h], p = ref_sink_weight(sink, row->lse);
+    const double p_error = sink == -INFINITY ? 0.0 : error_of_p(m, row, sink, 0.0, p), z = row->dlse - row->delta;
     const double z_error = row->delta_error + 2 * m->u * (fabs(row->delta) + fabs(row->dlse));
     const double error = p_error * fabs(z) + (p + p_error) * z_error;
     block->sink_value[i] = p * z;

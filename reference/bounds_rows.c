@@ -112,6 +112,7 @@ static void one_score(struct bound_head *head, struct bound_block *block, int64_
         return;
     }
     largest = fmax(largest, 4 * fabs(s.x));
+    if (p->has_alibi) largest = fmax(largest, 4 * fabs((double)head->args->alibi_slopes[head->h]));
     if (largest > m->huge) state->overflow = true;
     if (m->rescales && scale > 0 && scale < m->tiny) state->overflow = true; /* it may be flushed to zero */
     block->x[at] = s.x;

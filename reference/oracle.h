@@ -22,6 +22,7 @@
 #ifndef ATTEST_REFERENCE_ORACLE_H
 #define ATTEST_REFERENCE_ORACLE_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -59,6 +60,12 @@ bool ref_visible(const struct attest_problem *p, const struct attest_forward_arg
 /* What dropout multiplies p of that score by: 0 or 65536 / (65536 - t); 1 without dropout. */
 double ref_dropout(const struct attest_problem *p, const struct attest_forward_args *a, int64_t b, int64_t h,
                    int64_t r, int64_t c);
+
+/* p_sink: exp(sink - lse), and 1 in a row that has nothing but a sink of -inf. */
+static inline double ref_sink_weight(double sink, double lse)
+{
+    return sink == -INFINITY && lse == sink ? 1.0 : exp(sink - lse);
+}
 
 /* Philox4x32-10 (Salmon et al. 2011): counter and key, lowest word first. */
 void ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

@@ -103,7 +103,8 @@ void ref_plain_backward(const struct ref_gradients *g, const struct ref_sequence
     const double delta = row_dp(g, s, b, h, r, &row, state.lse, dp);
     if (!p->external_lse) state.delta = delta;
     if (g->out->delta) g->out->delta[index] = state.delta;
-    if (g->dsink_rows) g->dsink_rows[index] = exp(g->a->forward.sink[h] - state.lse) * (state.dlse - state.delta);
+    if (g->dsink_rows)
+        g->dsink_rows[index] = ref_sink_weight(g->a->forward.sink[h], state.lse) * (state.dlse - state.delta);
     for (int64_t c = 0; c < keys; ++c) {
         if (!ref_visible(p, &g->a->forward, s, b, h, r, c)) continue;
         const double dx = exp(row.x[c] - state.lse) * (dp[c] - state.delta + state.dlse), u = row.t[c] / p->softcap;
