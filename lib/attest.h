@@ -12,7 +12,8 @@
  *
  * A plan is immutable and may be used by many threads at once. A run allocates nothing,
  * synchronises nothing and reads no device memory on the host. Nothing here throws, prints or
- * exits; a failed call has written nothing. */
+ * exits, but that the simulated GPU aborts where the host's memory ends in the middle of a run; a
+ * failed call has written nothing. */
 #ifndef ATTEST_H
 #define ATTEST_H
 
@@ -118,7 +119,8 @@ struct attest_problem {
     struct attest_tensor dout, dlse;       /* dlse: fp32, optional */
     struct attest_tensor delta;            /* fp32, optional input of backward: sum_j p_ij dp_ij */
     struct attest_tensor dq, dk, dv;
-    struct attest_score_tensor bias;       /* fp32, or the dtype of q if not fp8; optional; -inf hides a key */
+    struct attest_score_tensor bias;       /* fp32, or the dtype of q if not fp8; optional; -inf hides a key;
+                                              bounds hold below 2^124 in size */
     struct attest_score_tensor dbias;      /* fp32, or the dtype of q if not fp8; optional, needs bias */
     struct attest_score_tensor mask;       /* uint8, optional; nonzero = visible */
     struct attest_score_tensor block_mask; /* uint8, optional, over blocks of block_q x block_k scores */
@@ -336,9 +338,9 @@ ATTEST_API const struct attest_recipe *attest_plan_backward_recipe(const struct 
  * Stream   CUDA: a cudaStream_t of the problem's device. SIM: NULL for a simulated GPU of the call's own, or a struct
  *          sim_gpu (kernels/sim/sim.h), whose mappings the call replaces. REFERENCE: ignored. SIM and REFERENCE are
  *          done when the call returns.
- * Errors   before anything is queued or written; but a finding of the simulated GPU ends its run half done, with
- *          DEVICE_ERROR and the finding as the sentence. Sequence lengths that are no lengths are INVALID where the
- *          host can read them: on SIM and REFERENCE. */
+ * Errors   before anything is queued or written; but a finding of the simulated GPU ends its run half done, and so does
+ *          a GPU that refuses one of a pass's launches: DEVICE_ERROR, with the finding as the sentence. Sequence
+ *          lengths that are no lengths are INVALID where the host can read them: on SIM and REFERENCE. */
 ATTEST_API enum attest_status attest_run_forward(const struct attest_plan *plan, const struct attest_forward_args *args,
                                                  void *workspace, size_t workspace_bytes, void *stream);
 
@@ -354,6 +356,8 @@ ATTEST_API enum attest_status attest_run_backward(const struct attest_plan *plan
  * is copied bit by bit. Two states: bitwise commutative.
  * Accuracy |o - exact| <= (num_states + 760) 2^-52 sum_a exp(lse_a - lse) |o_a| + num_states 2^-940 and
  *          |lse - exact| <= (num_states + 760) 2^-52 + 2^-52 |lse|, and then one rounding to fp32.
+ *          As everywhere: in the mode that programs start in, round to nearest, denormals kept.
+ * Numbers  an lse of +inf or NaN makes its row NaN.
  * Aliasing o may be the o, and lse the lse, of one of the states, whole. */
 ATTEST_API enum attest_status attest_merge(int64_t num_states, int64_t rows, int64_t head_dim_v,
                                            const float *const *o_states, const float *const *lse_states, float *o,

@@ -29,7 +29,7 @@ bool attest_check_args(const struct attest_problem *p, const struct attest_backw
 bool attest_check_merge(const struct attest_merge_args *a);
 bool attest_check_merge_backward(const struct attest_merge_backward_args *a);
 
-/* cu_seqlens and seqused, where the host can read them (device REFERENCE). */
+/* cu_seqlens and seqused, where the host can read them (devices SIM and REFERENCE). */
 bool attest_check_lengths(const struct attest_problem *p, const struct attest_forward_args *a);
 
 #endif

@@ -31,7 +31,8 @@ static struct span_text text_of(const struct span *s)
 static bool is_there(const struct span *s)
 {
     if (s->data != NULL && (uintptr_t)s->data % (uintptr_t)s->element_bytes == 0) return true;
-    return attest_refuse(ATTEST_INVALID, "%s = %p, but must point to its numbers", text_of(s).text, s->data);
+    return attest_refuse(ATTEST_INVALID, "%s = %p, but must point to its numbers, at a multiple of %" PRId64,
+                         text_of(s).text, s->data, (int64_t)s->element_bytes);
 }
 
 static bool are_apart(const struct span *output, const struct span *other)

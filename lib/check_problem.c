@@ -195,12 +195,19 @@ static bool check_strides(const struct attest_tensor_kind *kind, const struct at
     return true;
 }
 
+static int passes_of(const struct attest_problem *p)
+{
+    return (p->o.dtype != ATTEST_ABSENT ? ATTEST_FORWARD : 0) | (p->dq.dtype != ATTEST_ABSENT ? ATTEST_BACKWARD : 0);
+}
+
 /* Every offset in bytes fits in int64, and an output's axes nest: each steps over all that the narrower
  * ones reach, so no two elements share a byte. */
-static bool check_extent(const struct attest_tensor_kind *kind, struct attest_layout layout)
+static bool check_extent(const struct attest_problem *p, const struct attest_tensor_kind *kind,
+                         struct attest_layout layout)
 {
+    const bool is_output = kind->written & passes_of(p);
     if (attest_layout_is_empty(&layout)) return true;
-    for (int a = 0; a < layout.num_axes && kind->written; ++a) {
+    for (int a = 0; a < layout.num_axes && is_output; ++a) {
         if (layout.axes[a].count > 1 && layout.axes[a].stride == 0) {
             return attest_refuse(ATTEST_INVALID, "%s.%s = 0, but must be >= 1: elements of an output are apart",
                                  kind->name, layout.axes[a].name);
@@ -210,7 +217,7 @@ static bool check_extent(const struct attest_tensor_kind *kind, struct attest_la
     int64_t span = layout.inner;
     for (int a = layout.num_axes - 1; a >= 0; --a) {
         const struct attest_axis axis = layout.axes[a];
-        if (kind->written && axis.stride < span) {
+        if (is_output && axis.stride < span) {
             return attest_refuse(ATTEST_INVALID,
                                  "%s.%s = %" PRId64 ", but must be >= %" PRId64 ": elements of an output are apart",
                                  kind->name, axis.name, axis.stride, span);
@@ -233,7 +240,7 @@ static bool check_tensors(const struct attest_problem *p)
         const struct attest_layout layout = attest_layout_of(p, kind);
         if (layout.dtype == ATTEST_ABSENT) continue;
         if (!check_dtype(p, kind, layout.dtype) || !check_align(kind, &layout) || !check_strides(kind, &layout) ||
-            !check_extent(kind, layout)) {
+            !check_extent(p, kind, layout)) {
             return false;
         }
     }

@@ -146,6 +146,16 @@ Test(problem, that_no_kernel_takes)
     accepted(&backward);
     backward.softmax_scale = 0x1p127f;
     refused(&backward, ATTEST_UNSUPPORTED, "no kernel takes the problem's backward pass: softmax_scale = 1.70141e+38");
+
+    /* Its workspace would be no size: 12 bytes a row and head. */
+    struct attest_problem wide = ATTEST_PROBLEM_INIT;
+    wide.device = ATTEST_SIM, wide.softmax_scale = 1;
+    wide.batch = wide.num_heads_kv = wide.head_dim = wide.head_dim_v = wide.seqlen_k = 1;
+    wide.seqlen_q = 715838000, wide.num_heads_q = INT32_MAX;
+    wide.q = wide.dout = wide.dq = (struct attest_tensor){ATTEST_BF16, 0, 0, 1, INT64_C(715838000)};
+    wide.k = wide.v = wide.dk = wide.dv = (struct attest_tensor){ATTEST_BF16, 0, 0, 1, 1};
+    wide.lse = wide.delta = (struct attest_tensor){ATTEST_FP32, 0, 0, 1, INT64_C(715838000)};
+    refused(&wide, ATTEST_UNSUPPORTED, "backward pass: 715838000 rows of q, but must be at most 268435456 with");
 }
 
 Test(problem, fields_that_do_not_work_yet)
@@ -246,6 +256,7 @@ Test(problem, elements_of_an_output_are_apart)
     VALID((p.lse.head = SEQLEN_Q, p.lse.seqlen = 1)); /* [batch][heads][seqlen_q] */
     VALID((p.o.seqlen = 0, p.seqlen_q = 1));
     VALID((p.o.seqlen = 0, p.batch = 0)); /* no element at all */
+    VALID((p.o.dtype = ATTEST_ABSENT, p.lse.head = p.lse.seqlen = p.lse.batch = 0)); /* an input of backward alone */
 }
 
 Test(problem, scores)

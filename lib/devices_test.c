@@ -1,5 +1,6 @@
 /* devices_test.c - kernels through the public calls: which one a plan picks, what it gives, how a fault is said. */
 #include <math.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -100,6 +101,42 @@ static void compare_devices(bool ragged)
     sim_gpu_destroy(gpu);
     check(&on_reference, &want, ref_recipe("fp32"), ref_recipe("fp32")); /* the oracle's own, rounded once */
     check(&on_reference, &got, ref_kernel_recipe("forward_fp32"), ref_kernel_recipe("backward_fp32"));
+}
+
+/* Threads share a plan; each run has a simulated GPU, buffers and a workspace of its own. */
+struct worker {
+    const struct attest_plan *plan;
+    struct buffers buffers;
+    _Alignas(256) char workspace[512];
+    bool ok;
+};
+
+static void *work(void *argument)
+{
+    struct worker *const w = argument;
+    w->ok = attest_run_forward(w->plan, &w->buffers.args.forward, NULL, 0, NULL) == ATTEST_OK &&
+            attest_run_backward(w->plan, &w->buffers.args, w->workspace, sizeof w->workspace, NULL) == ATTEST_OK;
+    return NULL;
+}
+
+Test(devices, threads_share_a_plan)
+{
+    enum { THREADS = 4 };
+    static struct worker workers[THREADS];
+    const struct attest_problem p = kernel_problem(ATTEST_SIM, false);
+    struct attest_plan *const plan = plan_of(&p);
+    pthread_t threads[THREADS];
+    for (int t = 0; t < THREADS; ++t) {
+        fill_buffers(&workers[t].buffers);
+        workers[t].plan = plan;
+        cr_assert_eq(pthread_create(&threads[t], NULL, work, &workers[t]), 0);
+    }
+    for (int t = 0; t < THREADS; ++t) {
+        cr_assert_eq(pthread_join(threads[t], NULL), 0);
+        cr_assert(workers[t].ok);
+        cr_assert_eq(memcmp(&workers[t].buffers, &workers[0].buffers, offsetof(struct buffers, args)), 0);
+    }
+    attest_plan_destroy(plan);
 }
 
 Test(devices, sim_gives_what_the_reference_gives) { compare_devices(false); }

@@ -305,8 +305,10 @@ Test(merge_states, a_bad_backward_is_refused)
     REFUSED(ATTEST_INVALID, "must not overlap dlse =", g.dlse_of[1] = g.dlse);
     refused(NULL, ATTEST_INVALID, "args = NULL");
     fill_gradients(&g, ATTEST_SIM);
-    g.args.rows = 0, g.args.o = NULL;
+    g.args.rows = 0, g.args.o = NULL, g.args.o_states = g.args.lse_states = NULL;
+    g.args.do_states = g.args.dlse_states = NULL;
     cr_assert_eq(attest_merge_states_backward(&g.args, NULL), ATTEST_OK);
+    fill_gradients(&g, ATTEST_SIM);
     g.args.rows = SIDE, g.args.num_states = 0;
     cr_assert_eq(attest_merge_states_backward(&g.args, NULL), ATTEST_OK);
 }

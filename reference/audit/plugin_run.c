@@ -1,4 +1,5 @@
 /* plugin_run.c - a plug-in as an implementation: plans, workspaces, runs. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,6 +50,15 @@ void plugin_note_recipe(struct plugin_recipes *recipes, const struct attest_reci
     snprintf(recipes->name[recipes->count++], PLUGIN_NAME, "%s", name);
 }
 
+/* A bound of what no kernel can be would accept anything. */
+static bool is_recipe(const struct attest_recipe *r)
+{
+    return r->accumulate >= ATTEST_ACC_FP32 && r->accumulate <= ATTEST_ACC_HOPPER && r->delta >= ATTEST_DELTA_EXACT &&
+           r->delta <= ATTEST_DELTA_CORRECTED && r->tile_k >= 0 && (r->round_p | r->round_ds | 1) == 1 &&
+           (r->round_dkv_heads | r->round_p_ds | 1) == 1 && r->exp_error >= 0 && r->tanh_error >= 0 &&
+           isfinite(r->exp_error) && isfinite(r->tanh_error);
+}
+
 /* The recipe that the pass will be judged by. */
 static enum attest_status find_recipe(struct plugin *plugin, const struct attest_plan *plan, bool backward)
 {
@@ -64,6 +74,9 @@ static enum attest_status find_recipe(struct plugin *plugin, const struct attest
                  recipe->struct_size, sizeof *recipe);
         return refuse(plugin, ATTEST_INVALID, function, sentence);
     }
+    if (!is_recipe(recipe))
+        return refuse(plugin, ATTEST_INVALID, function,
+                      "the recipe's flags must be 0 or 1, its enums as in attest.h, tile_k and errors numbers >= 0");
     struct attest_recipe *const kept = &plugin->recipes[backward];
     memcpy(kept, recipe, sizeof *kept);
     if (kept->name == NULL) kept->name = "without a name";

@@ -183,6 +183,7 @@ Test(plugin, what_cannot_be_audited_is_one_sentence)
     expect_sentence("refuses_all", "it takes not even a plain problem: attest_plan_create: ATTEST_UNSUPPORTED");
     expect_sentence("no_recipe", "it exports no attest_plan_recipe: name a recipe by --recipe");
     expect_sentence("recipe_null", "attest_plan_recipe: ATTEST_INVALID: it returned NULL: name a recipe by --recipe");
+    expect_sentence("recipe_inf", "its enums as in attest.h, tile_k and errors numbers >= 0");
     expect_sentence("recipe_size", "the recipe's struct_size is 0, but must be at least");
     expect_sentence("crash_at_load", "it ended by signal 6 (Aborted)");
     expect_sentence("is_not_there", "it is no shared library that can be loaded");

@@ -46,6 +46,9 @@ const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
 #ifdef FAULT_RECIPE_SIZE
     changed.struct_size = 0;
 #endif
+#ifdef FAULT_RECIPE_INF
+    changed.exp_error = INFINITY;
+#endif
 #ifdef FAULT_RECIPE_LOOSE
     changed.exp_error = 1e3; /* a bound that nothing can fail */
 #endif
