@@ -85,10 +85,18 @@ static void stretch(struct attest_tensor *t, const struct chip_shape *s)
 
 static bool has_strides(const struct chip_shape *s) { return s->strides.seqlen != 0; }
 
-/* Interleaved, so one stride for all. */
+static void stretch_scores(struct attest_score_tensor *t, const struct chip_shape *s)
+{
+    t->seqlen_q = s->score_row;
+    if (t->head != 0) t->head = s->seqlen * s->score_row;
+}
+
+/* Rows interleave, so one stride for all. */
 static struct attest_problem stretched_problem(const struct attest_problem *packed, const struct chip_shape *s)
 {
     struct attest_problem p = *packed;
+    struct attest_score_tensor *const scores[] = {&p.bias, &p.mask, &p.dbias};
+    for (size_t i = 0; i < sizeof scores / sizeof *scores && s->score_row != 0; ++i) stretch_scores(scores[i], s);
     struct attest_tensor *const rows[] = {&p.q, &p.k, &p.v, &p.o, &p.lse, &p.dout, &p.dlse, &p.dq, &p.dk, &p.dv};
     for (size_t i = 0; i < sizeof rows / sizeof *rows && has_strides(s); ++i) stretch(rows[i], s);
     return p;
@@ -116,10 +124,13 @@ static size_t elements_of(const struct attest_layout *layout)
     return (size_t)elements;
 }
 
+/* Those that a mask hides from all. */
+static int64_t hidden_keys(const struct chip *c) { return c->shape.seqlen > HIDDEN_KEYS ? HIDDEN_KEYS : 0; }
+
 /* Whether nobody sees row r of sequence b. */
 static bool is_unseen(const struct chip *c, bool is_k, int64_t b, int64_t r)
 {
-    return r >= used_rows(c, b) || (is_k && has(c, CHIP_MASK) && r < HIDDEN_KEYS);
+    return r >= used_rows(c, b) || (is_k && has(c, CHIP_MASK) && r < hidden_keys(c));
 }
 
 static void fill_rows(struct chip *c, const struct chip_memory *m, double unseen)
@@ -145,7 +156,7 @@ static void fill_scores(const struct chip *c, const struct chip_memory *m)
     for (int64_t i = 0; i < elements; ++i) {
         const uint64_t bits = family_bits(3, m->in_args, 0, i, 0, 0);
         if (layout.dtype != ATTEST_UINT8) ref_store(layout.dtype, m->host, i, family_normal(bits));
-        else m->host[i] = bits % 8 != 0 && (m->kind->shape == ATTEST_BLOCKS || i % columns >= HIDDEN_KEYS);
+        else m->host[i] = bits % 8 != 0 && (m->kind->shape == ATTEST_BLOCKS || i % columns >= hidden_keys(c));
     }
 }
 
@@ -191,6 +202,18 @@ static void add_arrays(struct chip *c)
         add_memory(c, offsetof(struct attest_backward_args, dsink), heads * sizeof(float), true);
 }
 
+static bool has_apart_scores(const struct chip *c, const struct chip_memory *m)
+{
+    return c->shape.score_row != 0 && m->kind != NULL && m->kind->shape == ATTEST_SCORES;
+}
+
+static size_t bytes_on_chip(const struct chip *c, const struct chip_memory *m)
+{
+    if (!has_apart_scores(c, m)) return m->bytes;
+    const struct attest_layout layout = attest_layout_of(&c->problem, m->kind);
+    return elements_of(&layout) * (size_t)layout.element_bytes;
+}
+
 /* Tensors with strides share two ranges, one of their dtype and one of fp32 scalars; others lie between guards. */
 static bool allocate(struct chip *c)
 {
@@ -211,7 +234,7 @@ static bool allocate(struct chip *c)
             m->device = c->shared + rows++ * (size_t)widest * element;
         else if (c->shared != NULL && m->kind != NULL && m->kind->shape == ATTEST_SCALARS)
             m->device = c->shared_scalars + scalars++ * sizeof(float);
-        else if ((m->device = cuda_allocate(m->bytes + 2 * GUARD)) != NULL) m->device += GUARD;
+        else if ((m->device = cuda_allocate(bytes_on_chip(c, m) + 2 * GUARD)) != NULL) m->device += GUARD;
         if (m->device == NULL) return printf("  no memory on the chip\n"), false;
         memcpy((char *)&c->device + m->in_args, &m->device, sizeof m->device);
     }
@@ -249,23 +272,29 @@ void chip_close(struct chip *c)
 
 /* ---- runs ---- */
 
-/* Row by row between the packed copy and tensors with strides. */
-static bool copy_rows(const struct chip *c, const struct chip_memory *m, bool in)
+/* Line by line between the packed copy and tensors with strides: features of a row, keys of a row of scores. */
+static bool copy_lines(const struct chip *c, const struct chip_memory *m, bool in)
 {
     const struct attest_layout host = attest_layout_of(&c->host_problem, m->kind);
     const struct attest_layout chip = attest_layout_of(&c->problem, m->kind);
-    const size_t bytes = (size_t)(host.inner * host.element_bytes);
+    const size_t bytes = (size_t)((host.num_axes > 3 ? host.axes[3].count : host.inner) * host.element_bytes);
+    int64_t at[3];
     bool ok = true;
-    for (int64_t b = 0; b < host.axes[0].count; ++b)
-        for (int64_t r = 0; r < host.axes[1].count; ++r)
-            for (int64_t h = 0; h < host.axes[2].count; ++h) {
-                char *const here = m->host + (b * host.axes[0].stride + r * host.axes[1].stride +
-                                              h * host.axes[2].stride) * host.element_bytes;
-                char *const there = m->device + (b * chip.axes[0].stride + r * chip.axes[1].stride +
-                                                 h * chip.axes[2].stride) * host.element_bytes;
+    for (at[0] = 0; at[0] < host.axes[0].count; ++at[0])
+        for (at[1] = 0; at[1] < host.axes[1].count; ++at[1])
+            for (at[2] = 0; at[2] < host.axes[2].count; ++at[2]) {
+                int64_t from = 0, to = 0;
+                for (int a = 0; a < 3; ++a) from += at[a] * host.axes[a].stride, to += at[a] * chip.axes[a].stride;
+                char *const here = m->host + from * host.element_bytes;
+                char *const there = m->device + to * host.element_bytes;
                 ok = ok && is_fine(in ? cuda_copy_in(there, here, bytes) : cuda_copy_out(here, there, bytes));
             }
     return ok;
+}
+
+static bool lies_apart(const struct chip *c, const struct chip_memory *m)
+{
+    return is_shared(c, m) || has_apart_scores(c, m);
 }
 
 bool chip_send(struct chip *c, bool untouched)
@@ -274,9 +303,9 @@ bool chip_send(struct chip *c, bool untouched)
     bool ok = true;
     for (int i = 0; i < c->num_memory && ok; ++i) {
         struct chip_memory *const m = &c->memory[i];
-        if (is_shared(c, m)) {
+        if (lies_apart(c, m)) {
             if (m->is_output) memset(m->host, POISON, m->bytes);
-            ok = copy_rows(c, m, true);
+            ok = copy_lines(c, m, true);
             continue;
         }
         ok = is_fine(cuda_fill(m->device - GUARD, POISON, GUARD)) &&
@@ -315,7 +344,7 @@ bool chip_fetch(struct chip *c)
     bool ok = true;
     for (int i = 0; i < c->num_memory && ok; ++i) {
         struct chip_memory *const m = &c->memory[i];
-        if (is_shared(c, m)) ok = !m->is_output || copy_rows(c, m, false);
+        if (lies_apart(c, m)) ok = !m->is_output || copy_lines(c, m, false);
         else ok = (!m->is_output || is_fine(cuda_copy_out(m->host, m->device, m->bytes))) && is_guarded(m);
     }
     return ok;

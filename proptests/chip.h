@@ -24,6 +24,7 @@ struct chip_shape {
     int64_t lengths[CHIP_MAX_BATCH]; /* of a ragged problem's sequences; seqlen is the longest */
     int64_t first_sequence;          /* whose numbers the first one has */
     struct { int64_t batch, seqlen, head; } strides; /* of tensors of rows on the chip; all 0: packed */
+    int64_t score_row; /* of bias, mask and dbias: the stride of rows on the chip; 0: packed */
 };
 
 /* A tensor or array on both sides. On the host it is packed. */

@@ -124,6 +124,57 @@ static bool large(void)
     return ok;
 }
 
+/* More heads than 65535. */
+static bool many_heads(void)
+{
+    static const int32_t dtypes[] = {ATTEST_FP16, ATTEST_BF16, ATTEST_FP32};
+    bool ok = true;
+    for (int d = 0; d < 3; ++d) {
+        struct chip_shape s = shape_of(dtypes[d], 5, 24, EVERYTHING);
+        s.heads_q = 70000, s.heads_kv = 35000;
+        ok &= check_shape(&s);
+    }
+    return ok;
+}
+
+/* More tiles of fp32 rows than 65535, one key, one feature: every number is known. */
+static bool many_rows(void)
+{
+    enum { ROWS = 2200000 };
+    enum { Q, DOUT, K, V, O, LSE, DQ, DK, DV, NUM };
+    static const float inputs[] = {[Q] = 0, [DOUT] = 1, [K] = 2, [V] = 3};
+    static const float wants[] = {[O] = 3, [LSE] = 0, [DQ] = 0, [DK] = 0, [DV] = ROWS};
+    const struct attest_tensor t = {ATTEST_FP32, 0, ROWS, 1, ROWS};
+    const size_t bytes = ROWS * sizeof(float);
+    float *const host = malloc(bytes), *there[NUM + 1] = {0}; /* the last: workspace */
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+    struct attest_plan *plan = NULL;
+    p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = p.seqlen_k = 1, p.seqlen_q = ROWS;
+    p.q = p.k = p.v = p.dout = p.o = p.lse = p.dq = p.dk = p.dv = t, p.softmax_scale = 1;
+    bool ok = host != NULL && attest_plan_create(&p, &plan) == ATTEST_OK;
+    for (int n = Q; n <= NUM && ok; ++n) {
+        for (int i = 0; i < ROWS; ++i) host[i] = n < O ? inputs[n] : NAN;
+        there[n] = cuda_allocate(bytes + 256);
+        ok = there[n] != NULL && cuda_copy_in(there[n], host, bytes) == 0;
+    }
+    a.forward.q = there[Q], a.forward.k = there[K], a.forward.v = there[V], a.forward.o = there[O];
+    a.forward.lse = there[LSE], a.dout = there[DOUT], a.dq = there[DQ], a.dk = there[DK], a.dv = there[DV];
+    ok = ok && attest_run_forward(plan, &a.forward, NULL, 0, NULL) == ATTEST_OK &&
+         attest_run_backward(plan, &a, there[NUM], bytes + 256, NULL) == ATTEST_OK;
+    for (int n = O; n < NUM && ok; ++n) {
+        const int count = n == DK || n == DV ? 1 : ROWS;
+        ok = cuda_copy_out(host, there[n], bytes) == 0;
+        for (int i = 0; i < count && ok; ++i) ok = host[i] == wants[n];
+        if (!ok) printf("  %s: number %d of %d rows is wrong\n", attest_last_error(), n, ROWS);
+    }
+    for (int n = Q; n <= NUM; ++n) cuda_release(there[n]);
+    attest_plan_destroy(plan), free(host);
+    return ok;
+}
+
+static bool folded(void) { return many_heads() && many_rows(); }
+
 /* ---- the same bits ---- */
 
 /* Shapes that run every kernel; also of the other checks. */
@@ -208,15 +259,17 @@ static bool batches(void)
     return ok;
 }
 
+/* What is captured may be the first run of a process: kernels that were never loaded. */
 static bool graph_of(struct chip *c, void *stream)
 {
-    bool ok = run(c, NULL);
-    char *const direct = ok ? chip_results(c) : NULL;
-    ok = ok && cuda_begin_capture(stream) == 0 && chip_queue(c, stream);
+    bool ok = chip_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_begin_capture(stream) == 0 &&
+              chip_queue(c, stream);
     void *const graph = cuda_end_capture(stream);
+    ok = ok && graph != NULL && run(c, NULL);
+    char *const direct = ok ? chip_results(c) : NULL;
     for (int n = 0; n < 3 && ok; ++n)
-        ok = graph != NULL && chip_send(c, settings.quick) && cuda_synchronize() == 0 &&
-             cuda_launch_graph(graph, stream) == 0 && chip_fetch(c) && chip_has_results(c, direct);
+        ok = chip_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_launch_graph(graph, stream) == 0 &&
+             chip_fetch(c) && chip_has_results(c, direct);
     free(direct);
     return ok;
 }
@@ -259,6 +312,23 @@ static bool invisible(void)
     return ok;
 }
 
+/* Rows of a bias, of a mask, of dbias. */
+static bool far_scores(void)
+{
+    bool ok = true;
+    for (int n = 0; n < 2 && ok; ++n) {
+        struct chip_shape near = shape_of(n == 0 ? ATTEST_BF16 : ATTEST_FP32, 4, 64, CHIP_BIAS | CHIP_DBIAS);
+        near.heads_kv = 2;
+        if (n == 1) near.features |= CHIP_MASK;
+        struct chip_shape apart = near;
+        apart.score_row = (INT64_C(1) << 30) + 512;
+        print_shape(&apart);
+        ok = are_alike(&near, 0, &apart, 0);
+        printf(", scores apart: %s\n", ok ? "fine" : "WRONG");
+    }
+    return ok;
+}
+
 /* Strides of sequences, heads and rows past 2^31 elements, one at a time. */
 static bool far_apart(void)
 {
@@ -279,7 +349,7 @@ static bool far_apart(void)
         printf(": %s\n", ok ? "fine" : "WRONG");
         fflush(stdout);
     }
-    return ok;
+    return ok && far_scores();
 }
 
 /* ---- merges ---- */
@@ -390,11 +460,12 @@ static const struct {
     bool (*check)(void);
     bool is_quick;
 } checks[] = {
+    {"graphs", "a captured graph gives the bits of direct calls, the first of a process included", graphs, true},
     {"large", "every kernel is within its bounds of the oracle", large, true},
+    {"folded", "so are more heads and rows than a side of the grid has", folded, false},
     {"merges", "so are merges of many rows", merges, true},
     {"repeats", "a hundred repeats give the same bits while another kernel loads the GPU", repeats, true},
     {"batches", "a sequence gives the same bits alone and in its batch", batches, true},
-    {"graphs", "a captured graph gives the bits of direct calls", graphs, true},
     {"invisible", "NaN that nobody sees changes no bit", invisible, true},
     {"far", "strides past 2^31 elements change no bit", far_apart, false},
 };
