@@ -171,6 +171,7 @@ _Noreturn void sim_abandon(struct sim_cluster *cluster);
 void sim_describe_address(const struct sim_cluster *cluster, const void *address, char *text, size_t bytes);
 /* "file.cu:120", and for the report's fields; innermost inlined place outside kernels/device/. */
 void sim_locate(const void *site, char *file, size_t bytes, int *line);
+bool sim_has_lines(const void *site); /* whether its program or library holds any: stripped ones do not */
 
 /* ---- collective.c ----------------------------------------------------------------------------------------- */
 

@@ -148,6 +148,29 @@ void sim_locate(const void *site, char *file, size_t bytes, int *line)
     if (site) sim_on_host_stack(locate_place, &place);
 }
 
+struct module_question {
+    const void *site;
+    bool answer;
+};
+
+static void ask_module(void *argument)
+{
+    struct module_question *const q = argument;
+    Dwarf_Addr bias;
+    pthread_mutex_lock(&dwarf_mutex);
+    Dwfl *const dwfl = open_dwarf();
+    Dwfl_Module *const module = dwfl ? dwfl_addrmodule(dwfl, (Dwarf_Addr)(uintptr_t)q->site) : NULL;
+    q->answer = module && dwfl_module_getdwarf(module, &bias) != NULL;
+    pthread_mutex_unlock(&dwarf_mutex);
+}
+
+bool sim_has_lines(const void *site)
+{
+    struct module_question q = {site, false};
+    sim_on_host_stack(ask_module, &q);
+    return q.answer;
+}
+
 /* ---- addresses ---------------------------------------------------------------------------------------------- */
 
 static const struct sim_thread *whose_stack(const struct sim_cluster *cluster, const char *address)
