@@ -101,18 +101,23 @@ static int nan_is_felt_in_gradients(const struct implementation *self, struct pr
 /* No row sees a key, the sink is -inf: rows are all sink, whose gradient is the sum of dlse. */
 static int sink_of_nothing(const struct implementation *self, struct prop_context *context)
 {
+    static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_BF16};
     static struct head h;
     static float dlse[ROWS];
     const int32_t used = 0;
     const float sink = -INFINITY;
-    float dsink = NAN;
-    prepare(&h, ATTEST_BF16, true);
     for (int i = 0; i < ROWS; ++i) dlse[i] = 2;
-    h.p.has_seqused_k = 1, h.a.forward.seqused_k = &used, h.p.has_sink = 1, h.a.forward.sink = &sink;
-    h.p.dlse = h.p.lse, h.a.dlse = dlse, h.a.dsink = &dsink;
-    if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK || self->backward(self, &h.p, &h.a) != ATTEST_OK)
-        return fails(context, FAILS_STATUS, "a sink of -inf: %s", attest_last_error());
-    if (dsink != 2 * ROWS) return fails(context, FAILS_LAW, "a sink of -inf alone has dsink = %g", (double)dsink);
+    for (int n = 0; n < 2; ++n) {
+        float dsink = NAN;
+        prepare(&h, dtypes[n], true);
+        h.p.has_seqused_k = 1, h.a.forward.seqused_k = &used, h.p.has_sink = 1, h.a.forward.sink = &sink;
+        h.p.dlse = h.p.lse, h.a.dlse = dlse, h.a.dsink = &dsink;
+        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK || self->backward(self, &h.p, &h.a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "a sink of -inf: %s", attest_last_error());
+        if (dsink != 2 * ROWS)
+            return fails(context, FAILS_LAW, "%s: a sink of -inf alone has dsink = %g", ref_dtype_name(dtypes[n]),
+                         (double)dsink);
+    }
     return TRIAL_PASSES;
 }
 
