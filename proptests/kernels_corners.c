@@ -1,5 +1,5 @@
 /* kernels_corners.c - offsets of more than 31 bits, in address space that costs nothing until it is touched; infinite
- * scores; the diagonal of seqused; merges of one state. */
+ * scores; the diagonal of seqused; dropout of one score in 65536; merges of one state. */
 #define _GNU_SOURCE /* anonymous mappings */
 #include <math.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "proptests/kernels.h"
 #include "proptests/outcome.h"
 
+enum { DROPPING_SEED = 26826 }; /* the first 16 bits of its stream are 0 */
 enum { BATCH = 2, SEQLEN = 5, DIM = 8, SEQUENCE = SEQLEN * DIM };
 #define FAR ((INT64_C(1) << 31) + 16)
 
@@ -161,6 +162,30 @@ static int diagonal_of_used(const struct implementation *self, struct prop_conte
     return TRIAL_PASSES;
 }
 
+/* One score, and dropout of one in 65536, with a seed that drops it and the next one. */
+static int rare_dropout(const struct implementation *self, struct prop_context *context)
+{
+    static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_BF16};
+    for (int n = 0; n < 4; ++n) {
+        const bool dropped = n % 2 == 0;
+        const struct attest_tensor one = {dtypes[n / 2], 0, 1, 1, 1};
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+        float q = 0, v = 0, o = -1;
+        ref_store(one.dtype, &v, 0, 3);
+        p.device = ATTEST_REFERENCE;
+        p.batch = p.seqlen_q = p.seqlen_k = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.q = p.k = p.v = p.o = one, p.o.dtype = ATTEST_FP32;
+        p.softmax_scale = 1, p.dropout_p = 0x1p-16f, p.dropout_seed = dropped ? DROPPING_SEED : DROPPING_SEED + 1;
+        a.q = a.k = &q, a.v = &v, a.o = &o;
+        if (self->forward(self, &p, &a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "rare dropout: %s", attest_last_error());
+        if (dropped ? o != 0 : !(o > 3))
+            return fails(context, FAILS_O, "%s at 2^-16: o = %g", dropped ? "dropped" : "kept", (double)o);
+    }
+    return TRIAL_PASSES;
+}
+
 /* One state and an empty one: a copy, bit by bit. An lse of NaN is no empty state. */
 static int merges_of_one(const struct implementation *self, struct prop_context *context)
 {
@@ -187,7 +212,7 @@ static int merges_of_one(const struct implementation *self, struct prop_context 
 int kernels_corners(const struct implementation *self, struct prop_context *context)
 {
     static int (*const corners[])(const struct implementation *, struct prop_context *) = {
-        far_strides, infinities, diagonal_of_used, merges_of_one, kernels_nan};
+        far_strides, infinities, diagonal_of_used, rare_dropout, merges_of_one, kernels_nan};
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
         failure = corners[i](self, context);

@@ -1,10 +1,14 @@
 /* kernels_long.c - cases of several tiles on both sides, in every width that kernels are compiled for: random cases as
  * small as a simulated GPU asks for seldom have them. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "proptests/kernels.h"
 #include "proptests/outcome.h"
+
+/* Beside the features of a case: k and v are negative, so that sums of the bits of a tile tell least of its NaNs. */
+#define NEGATIVE (UINT64_C(1) << NUM_FEATURES)
 
 /* Two query heads to a KV head; as many sequences as KV heads. */
 static const struct long_case {
@@ -17,8 +21,10 @@ static const struct long_case {
     {"a window", 1, 150, 170, 64, 64, 30, 60, FEATURE(DLSE)},
     {"a mask with hidden tiles", 1, 140, 200, 16, 16, -1, -1,
      FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SINK) | FEATURE(SOFTCAP) | FEATURE(DLSE)},
-    {"biases", 2, 70, 100, 40, 32, -1, 0,
+    {"biases", 2, 100, 70, 40, 32, -1, 0,
      FEATURE(BIAS) | FEATURE(DBIAS) | FEATURE(ALIBI) | FEATURE(SOFTCAP) | FEATURE(SINK)},
+    {"negative keys", 1, 10, 64, 64, 64, 20, -1, NEGATIVE},
+    {"padded rows", 1, 70, 80, 31, 23, -1, -1, FEATURE(STRIDED)},
     {"width 128", 1, 80, 140, 128, 100, 70, -1, 0},
     {"width 128, a bias", 1, 70, 80, 128, 128, -1, 0, FEATURE(BIAS)},
     {"width 256", 1, 70, 80, 200, 256, -1, 0, 0},
@@ -51,6 +57,18 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     }
 }
 
+/* Rows of a multiple of eight elements, of which the last are no features. */
+static void pad_rows(struct attest_problem *p)
+{
+    static const enum tensor_id rows[] = {T_Q, T_K, T_V, T_O, T_DOUT, T_DQ, T_DK, T_DV};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        struct attest_tensor *const t = tensor_rows(p, rows[i]);
+        if (t->dtype == ATTEST_ABSENT) continue;
+        const int64_t width = (t->head + 7) / 8 * 8;
+        t->batch = t->batch / t->head * width, t->seqlen = t->seqlen / t->head * width, t->head = width;
+    }
+}
+
 /* Squares as large as tiles: seen but for some scores, not seen, and seen in one column. */
 static bool is_seen(int64_t row, int64_t key)
 {
@@ -58,13 +76,14 @@ static bool is_seen(int64_t row, int64_t key)
     return row >= 64 && key % 64 == 40;
 }
 
-static double value_of(const struct prop_case *c, enum tensor_id t, const int64_t at[4])
+static double value_of(const struct prop_case *c, const struct long_case *from, enum tensor_id t, const int64_t at[4])
 {
     static const enum role roles[NUM_TENSORS] = {[T_Q] = ROLE_Q, [T_K] = ROLE_K, [T_V] = ROLE_V, [T_DOUT] = ROLE_DOUT};
     if (t == T_MASK) return is_seen(at[2], at[3]);
     if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
-    return family_value(&c->data, roles[t], 0, at[0], at[1], at[2]);
+    const double value = family_value(&c->data, roles[t], 0, at[0], at[1], at[2]);
+    return has(from, NEGATIVE) && tensor_kinds[t].is_k ? -fabs(value) : value;
 }
 
 static void lay_out(struct prop_case *c, const struct long_case *from, int32_t dtype, bool backward)
@@ -85,6 +104,7 @@ static void lay_out(struct prop_case *c, const struct long_case *from, int32_t d
     c->poison = 0xff;
     set_features(c, from);
     case_contiguous(c);
+    if (has(from, FEATURE(STRIDED))) pad_rows(p);
     c->data = (struct family_data){FAMILY_NORMAL, 1, dtype, p->head_dim, p->softmax_scale};
     for (size_t n = 0; n < sizeof inputs / sizeof *inputs; ++n) {
         if (tensor_dtype(p, inputs[n]) == ATTEST_ABSENT) continue;
@@ -93,7 +113,7 @@ static void lay_out(struct prop_case *c, const struct long_case *from, int32_t d
         double *const out = c->values[inputs[n]] = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
         for (int64_t i = 0; i < e[0] * e[1] * e[2] * e[3]; ++i) {
             const int64_t at[] = {i / (e[1] * e[2] * e[3]), i / (e[2] * e[3]) % e[1], i / e[3] % e[2], i % e[3]};
-            out[i] = value_of(c, inputs[n], at);
+            out[i] = value_of(c, from, inputs[n], at);
         }
     }
     case_lay_out(c);

@@ -14,7 +14,7 @@
 
 #include "proptests/kernels_reject.h"
 
-enum { REJECTED, SURVIVES, ERROR, CASES = 4, MOST_SECONDS = 600 };
+enum { REJECTED, SURVIVES, ERROR, CASES = 4, MOST_SECONDS = 120 };
 
 /* A crash is a rejection, and so is what does not end. */
 static void on_signal(int signal)
