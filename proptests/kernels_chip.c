@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "kernels/cuda.h"
-#include "proptests/chip.h"
+#include "proptests/sample.h"
 #include "proptests/cuda_memory.h"
 #include "proptests/families.h"
 #include "reference/bounds.h"
@@ -20,35 +20,35 @@
 #include "reference/oracle.h"
 
 #define EVERYTHING                                                                                               \
-    (CHIP_WINDOW | CHIP_BIAS | CHIP_ALIBI | CHIP_SOFTCAP | CHIP_SINK | CHIP_DROPOUT | CHIP_DLSE | CHIP_SEQUSED | \
-     CHIP_MASK | CHIP_BLOCK_MASK | CHIP_DBIAS)
+    (WITH_WINDOW | WITH_BIAS | WITH_ALIBI | WITH_SOFTCAP | WITH_SINK | WITH_DROPOUT | WITH_DLSE | WITH_SEQUSED | \
+     WITH_MASK | WITH_BLOCK_MASK | WITH_DBIAS)
 
 static struct {
     bool quick;
     char **names; /* of the checks asked for; NULL: all */
 } settings;
 
-static struct chip_shape shape_of(int32_t dtype, int64_t seqlen, int64_t head_dim, unsigned features)
+static struct sample_shape shape_of(int32_t dtype, int64_t seqlen, int64_t head_dim, unsigned features)
 {
-    return (struct chip_shape){.dtype = dtype, .batch = 1, .seqlen = seqlen, .heads_q = 2, .heads_kv = 1,
+    return (struct sample_shape){.dtype = dtype, .batch = 1, .seqlen = seqlen, .heads_q = 2, .heads_kv = 1,
                                .head_dim = head_dim, .head_dim_v = head_dim, .features = features};
 }
 
-static void print_shape(const struct chip_shape *s)
+static void print_shape(const struct sample_shape *s)
 {
     printf("  %s, seqlen %" PRId64 ", head_dim %" PRId64 "/%" PRId64 ", features 0x%x", ref_dtype_name(s->dtype),
            s->seqlen, s->head_dim, s->head_dim_v, s->features);
 }
 
-static bool run(struct chip *c, void *stream)
+static bool run(struct sample *c, void *stream)
 {
-    return chip_send(c, settings.quick) && chip_queue(c, stream) && chip_fetch(c);
+    return sample_send(c, settings.quick) && sample_queue(c, stream) && sample_fetch(c);
 }
 
 /* ---- beside the oracle ---- */
 
 /* Prints the largest share of its bound, and whether it is in it. */
-static bool judge(const struct chip *c, enum ref_tensor t, const void *got, const double *want,
+static bool judge(const struct sample *c, enum ref_tensor t, const void *got, const double *want,
                   const struct ref_bound *bound)
 {
     struct ref_report r;
@@ -58,7 +58,7 @@ static bool judge(const struct chip *c, enum ref_tensor t, const void *got, cons
     return r.verdict != REF_FAIL && r.use <= 1;
 }
 
-static bool is_within_bounds(const struct chip *c)
+static bool is_within_bounds(const struct sample *c)
 {
     const struct attest_problem *const p = &c->host_problem;
     const bool backward = p->dq.dtype != ATTEST_ABSENT;
@@ -90,14 +90,14 @@ static bool is_within_bounds(const struct chip *c)
     return ok;
 }
 
-static bool check_shape(const struct chip_shape *shape)
+static bool check_shape(const struct sample_shape *shape)
 {
-    struct chip c;
+    struct sample c;
     print_shape(shape);
-    const bool ok = chip_open(&c, shape, 0) && run(&c, NULL) && is_within_bounds(&c);
+    const bool ok = sample_open(&c, &machine_of_cuda, shape, 0) && run(&c, NULL) && is_within_bounds(&c);
     printf("; %s, %s: %s\n", attest_plan_kernel(c.plan), attest_plan_backward_kernel(c.plan), ok ? "fine" : "WRONG");
     fflush(stdout);
-    chip_close(&c);
+    sample_close(&c);
     return ok;
 }
 
@@ -106,19 +106,19 @@ static bool large(void)
 {
     static const int32_t dtypes[] = {ATTEST_FP16, ATTEST_BF16, ATTEST_FP32};
     static const int64_t dims[] = {64, 128, 256, 40, 96, 200};
-    static const unsigned features[] = {0, CHIP_CAUSAL, EVERYTHING};
+    static const unsigned features[] = {0, WITH_CAUSAL, EVERYTHING};
     bool ok = true;
     for (int d = 0; d < 3; ++d)
         for (int n = 0; n < 6; ++n)
             for (int f = 0; f < 3; ++f) {
                 if (n >= 3 && f != 2) continue; /* cut heads with everything */
                 const int64_t seqlen = settings.quick ? 150 : f == 2 ? 1100 : 2049;
-                struct chip_shape s = shape_of(dtypes[d], seqlen, dims[n], features[f]);
+                struct sample_shape s = shape_of(dtypes[d], seqlen, dims[n], features[f]);
                 if (n >= 3) s.head_dim_v = dims[n] - 3;
                 ok &= check_shape(&s);
             }
     for (int n = 0; n < 2 && !settings.quick; ++n) {
-        struct chip_shape s = shape_of(ATTEST_BF16, 8192, dims[n], features[n]);
+        struct sample_shape s = shape_of(ATTEST_BF16, 8192, dims[n], features[n]);
         s.heads_q = 1;
         ok &= check_shape(&s);
     }
@@ -131,7 +131,7 @@ static bool many_heads(void)
     static const int32_t dtypes[] = {ATTEST_FP16, ATTEST_BF16, ATTEST_FP32};
     bool ok = true;
     for (int d = 0; d < 3; ++d) {
-        struct chip_shape s = shape_of(dtypes[d], 5, 24, EVERYTHING & ~(unsigned)CHIP_BLOCK_MASK);
+        struct sample_shape s = shape_of(dtypes[d], 5, 24, EVERYTHING & ~(unsigned)WITH_BLOCK_MASK);
         s.heads_q = 70000, s.heads_kv = 35000;
         ok &= check_shape(&s);
     }
@@ -179,29 +179,29 @@ static bool folded(void) { return many_heads() && many_rows(); }
 /* ---- the same bits ---- */
 
 /* Shapes that run every kernel; also of the other checks. */
-static struct chip_shape some_shape(int n)
+static struct sample_shape some_shape(int n)
 {
     const int64_t seqlen = settings.quick ? 150 : 1500;
-    const struct chip_shape shapes[] = {
-        shape_of(ATTEST_BF16, seqlen, 64, CHIP_CAUSAL), shape_of(ATTEST_FP16, seqlen, 128, EVERYTHING),
+    const struct sample_shape shapes[] = {
+        shape_of(ATTEST_BF16, seqlen, 64, WITH_CAUSAL), shape_of(ATTEST_FP16, seqlen, 128, EVERYTHING),
         shape_of(ATTEST_BF16, seqlen, 256, 0), shape_of(ATTEST_FP32, seqlen, 64, EVERYTHING)};
-    struct chip_shape s = shapes[n];
+    struct sample_shape s = shapes[n];
     s.batch = 2, s.heads_q = 6, s.heads_kv = 3;
     return s;
 }
 enum { NUM_SHAPES = 4 };
 
-static bool repeats_of(struct chip *c)
+static bool repeats_of(struct sample *c)
 {
     enum { REPEATS = 100, FEW = 3, LOAD = 1 << 26 };
     char *const memory = cuda_allocate(LOAD);
     void *const stream = cuda_new_stream(), *const other = cuda_new_stream();
     bool ok = memory != NULL && stream != NULL && other != NULL && cuda_fill(memory, 1, LOAD) == 0 && run(c, NULL);
-    char *const first = ok ? chip_results(c) : NULL;
+    char *const first = ok ? sample_results(c) : NULL;
     for (int n = 0; n < (settings.quick ? FEW : REPEATS) && ok; ++n) {
-        ok = chip_send(c, settings.quick) && cuda_synchronize() == 0;
+        ok = sample_send(c, settings.quick) && cuda_synchronize() == 0;
         ok = ok && cuda_queue_load(memory, LOAD >> n % 5, 1 + n % 7, other) == 0; /* other times, other parts */
-        ok = ok && chip_queue(c, stream) && chip_fetch(c) && chip_has_results(c, first);
+        ok = ok && sample_queue(c, stream) && sample_fetch(c) && sample_has_results(c, first);
     }
     free(first), cuda_release(memory);
     return ok;
@@ -211,34 +211,34 @@ static bool repeats(void)
 {
     bool ok = true;
     for (int n = 0; n < NUM_SHAPES && ok; ++n) {
-        const struct chip_shape s = some_shape(n);
-        struct chip c;
-        ok = chip_open(&c, &s, 0) && repeats_of(&c);
-        chip_close(&c);
+        const struct sample_shape s = some_shape(n);
+        struct sample c;
+        ok = sample_open(&c, &machine_of_cuda, &s, 0) && repeats_of(&c);
+        sample_close(&c);
     }
     return ok;
 }
 
 /* Whether sequence b alone has the bits that it has in its batch. */
-static bool is_alone_alike(const struct chip *batch, int64_t b)
+static bool is_alone_alike(const struct sample *batch, int64_t b)
 {
-    struct chip_shape s = batch->shape;
-    struct chip alone;
-    s.seqlen = s.features & CHIP_RAGGED ? s.lengths[b] : s.seqlen;
-    s.features &= ~(unsigned)CHIP_RAGGED;
+    struct sample_shape s = batch->shape;
+    struct sample alone;
+    s.seqlen = s.features & WITH_RAGGED ? s.lengths[b] : s.seqlen;
+    s.features &= ~(unsigned)WITH_RAGGED;
     s.batch = 1, s.first_sequence = b;
-    bool ok = chip_open(&alone, &s, 0) && run(&alone, NULL);
+    bool ok = sample_open(&alone, &machine_of_cuda, &s, 0) && run(&alone, NULL);
     for (int i = 0, n = 0; i < alone.num_memory && ok; ++i) {
-        const struct chip_memory *const one = &alone.memory[i];
+        const struct sample_memory *const one = &alone.memory[i];
         if (!one->is_output || one->kind == NULL) continue;
         while (batch->memory[n].in_args != one->in_args) ++n;
         size_t bytes, same;
-        const char *const got = chip_rows(&alone, one, 0, &bytes);
-        const char *const want = chip_rows(batch, &batch->memory[n], b, &same);
+        const char *const got = sample_rows(&alone, one, 0, &bytes);
+        const char *const want = sample_rows(batch, &batch->memory[n], b, &same);
         ok = bytes == same && memcmp(got, want, bytes) == 0;
         if (!ok) printf("  %s of sequence %" PRId64 " has other bits in its batch\n", one->kind->name, b);
     }
-    chip_close(&alone);
+    sample_close(&alone);
     return ok;
 }
 
@@ -247,30 +247,30 @@ static bool batches(void)
     static const int64_t lengths[] = {1000, 37, 2048, 0, 129};
     bool ok = true;
     for (int n = 0; n < 2 * NUM_SHAPES && ok; ++n) {
-        struct chip_shape s = some_shape(n / 2);
-        struct chip c;
-        s.batch = 5, s.features &= ~(unsigned)(CHIP_DROPOUT | CHIP_BIAS | CHIP_DBIAS | CHIP_MASK | CHIP_BLOCK_MASK);
-        if (n % 2) s.features |= CHIP_RAGGED, s.features &= ~(unsigned)CHIP_SEQUSED;
+        struct sample_shape s = some_shape(n / 2);
+        struct sample c;
+        s.batch = 5, s.features &= ~(unsigned)(WITH_DROPOUT | WITH_BIAS | WITH_DBIAS | WITH_MASK | WITH_BLOCK_MASK);
+        if (n % 2) s.features |= WITH_RAGGED, s.features &= ~(unsigned)WITH_SEQUSED;
         for (int b = 0; b < 5 && n % 2; ++b) s.lengths[b] = settings.quick ? (lengths[b] + 7) / 8 : lengths[b];
         if (n % 2) s.seqlen = settings.quick ? 256 : 2048;
-        ok = chip_open(&c, &s, 0) && run(&c, NULL);
+        ok = sample_open(&c, &machine_of_cuda, &s, 0) && run(&c, NULL);
         for (int64_t b = 0; b < s.batch && ok; ++b) ok = is_alone_alike(&c, b);
-        chip_close(&c);
+        sample_close(&c);
     }
     return ok;
 }
 
 /* What is captured may be the first run of a process: kernels that were never loaded. */
-static bool graph_of(struct chip *c, void *stream)
+static bool graph_of(struct sample *c, void *stream)
 {
-    bool ok = chip_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_begin_capture(stream) == 0 &&
-              chip_queue(c, stream);
+    bool ok = sample_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_begin_capture(stream) == 0 &&
+              sample_queue(c, stream);
     void *const graph = cuda_end_capture(stream);
     ok = ok && graph != NULL && run(c, NULL);
-    char *const direct = ok ? chip_results(c) : NULL;
+    char *const direct = ok ? sample_results(c) : NULL;
     for (int n = 0; n < 3 && ok; ++n)
-        ok = chip_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_launch_graph(graph, stream) == 0 &&
-             chip_fetch(c) && chip_has_results(c, direct);
+        ok = sample_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_launch_graph(graph, stream) == 0 &&
+             sample_fetch(c) && sample_has_results(c, direct);
     free(direct);
     return ok;
 }
@@ -280,24 +280,24 @@ static bool graphs(void)
     void *const stream = cuda_new_stream();
     bool ok = stream != NULL;
     for (int n = 0; n < NUM_SHAPES && ok; ++n) {
-        const struct chip_shape s = some_shape(n);
-        struct chip c;
-        ok = chip_open(&c, &s, 0) && graph_of(&c, stream);
-        chip_close(&c);
+        const struct sample_shape s = some_shape(n);
+        struct sample c;
+        ok = sample_open(&c, &machine_of_cuda, &s, 0) && graph_of(&c, stream);
+        sample_close(&c);
     }
     return ok;
 }
 
 /* Both have the same results, whatever is in one that nobody sees, or how far apart its rows lie. */
-static bool are_alike(const struct chip_shape *a, double unseen_a, const struct chip_shape *b, double unseen_b)
+static bool are_alike(const struct sample_shape *a, double unseen_a, const struct sample_shape *b, double unseen_b)
 {
-    struct chip one, other;
-    bool ok = chip_open(&one, a, unseen_a) && run(&one, NULL);
-    char *const results = ok ? chip_results(&one) : NULL;
-    chip_close(&one);
+    struct sample one, other;
+    bool ok = sample_open(&one, &machine_of_cuda, a, unseen_a) && run(&one, NULL);
+    char *const results = ok ? sample_results(&one) : NULL;
+    sample_close(&one);
     if (!ok) return false;
-    ok = chip_open(&other, b, unseen_b) && run(&other, NULL) && chip_has_results(&other, results);
-    chip_close(&other);
+    ok = sample_open(&other, &machine_of_cuda, b, unseen_b) && run(&other, NULL) && sample_has_results(&other, results);
+    sample_close(&other);
     free(results);
     return ok;
 }
@@ -306,8 +306,8 @@ static bool invisible(void)
 {
     bool ok = true;
     for (int n = 0; n < NUM_SHAPES && ok; ++n) {
-        struct chip_shape s = some_shape(n);
-        s.features |= CHIP_SEQUSED | CHIP_MASK;
+        struct sample_shape s = some_shape(n);
+        s.features |= WITH_SEQUSED | WITH_MASK;
         ok = are_alike(&s, 0, &s, NAN);
     }
     return ok;
@@ -318,10 +318,10 @@ static bool far_scores(void)
 {
     bool ok = true;
     for (int n = 0; n < 2 && ok; ++n) {
-        struct chip_shape near = shape_of(n == 0 ? ATTEST_BF16 : ATTEST_FP32, 4, 64, CHIP_BIAS | CHIP_DBIAS);
+        struct sample_shape near = shape_of(n == 0 ? ATTEST_BF16 : ATTEST_FP32, 4, 64, WITH_BIAS | WITH_DBIAS);
         near.heads_kv = 2;
-        if (n == 1) near.features |= CHIP_MASK;
-        struct chip_shape apart = near;
+        if (n == 1) near.features |= WITH_MASK;
+        struct sample_shape apart = near;
         apart.score_row = (INT64_C(1) << 30) + 512;
         print_shape(&apart);
         ok = are_alike(&near, 0, &apart, 0);
@@ -337,11 +337,11 @@ static bool far_apart(void)
     bool ok = true;
     for (int n = 0; n < 9 && ok; ++n) {
         const int32_t dtypes[] = {ATTEST_BF16, ATTEST_FP16, ATTEST_FP32};
-        const unsigned features = n / 3 == 1 ? CHIP_ALIBI : CHIP_CAUSAL;
-        struct chip_shape near = shape_of(dtypes[n / 3], n % 3 == 2 ? 4 : 130, 64, features);
+        const unsigned features = n / 3 == 1 ? WITH_ALIBI : WITH_CAUSAL;
+        struct sample_shape near = shape_of(dtypes[n / 3], n % 3 == 2 ? 4 : 130, 64, features);
         near.heads_q = near.heads_kv = 2, near.batch = n % 3 == 2 ? 1 : 2;
-        struct chip_shape apart = near;
-        const int64_t room = 64 * CHIP_MAX_MEMORY; /* of the tensors that interleave */
+        struct sample_shape apart = near;
+        const int64_t room = 64 * SAMPLE_MAX_MEMORY; /* of the tensors that interleave */
         if (n % 3 == 0) apart.strides.head = room, apart.strides.seqlen = 2 * room, apart.strides.batch = far;
         if (n % 3 == 1) apart.strides.seqlen = room, apart.strides.batch = 130 * room, apart.strides.head = far;
         if (n % 3 == 2) apart.strides.head = room, apart.strides.seqlen = half, apart.strides.batch = 4 * half;

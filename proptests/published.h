@@ -10,16 +10,7 @@
 #include <stdio.h>
 
 #include "lib/attest.h"
-
-/* Where kernels run and their tensors lie. */
-struct machine {
-    enum attest_device device;
-    void *(*allocate)(size_t bytes); /* NULL: none left */
-    void (*release)(void *memory);
-    int (*copy_in)(void *there, const void *host, size_t bytes); /* 0: done */
-    int (*copy_out)(void *host, const void *there, size_t bytes);
-};
-extern const struct machine machine_of_host; /* the simulated GPU's */
+#include "proptests/machine.h"
 
 /* Outputs, maxima and denominators of blocks of keys, merged two by two: by the published formula, and as states by
  * attest_merge_states. */

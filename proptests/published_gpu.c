@@ -8,19 +8,19 @@ enum { HEADS = 16, BATCH_HEADS_Q = 32, BATCH_HEADS_KV = 8 };
 
 int main(void)
 {
-    static const struct machine chip = {ATTEST_CUDA, cuda_allocate, cuda_release, cuda_copy_in, cuda_copy_out};
+    const struct machine *const chip = &machine_of_cuda;
     if (cuda_count_devices() == 0) {
         printf("UNCHECKED: no GPU\n");
         return 0;
     }
     const int broken[] = {
-        published_merge(&chip, stdout),
-        published_chunks(&chip, &published_head_dim_64, HEADS, stdout),
-        published_chunks(&chip, &published_head_dim_128, HEADS, stdout),
-        published_memory(&chip, stdout),
-        published_batch(&chip, 0, BATCH_HEADS_Q, BATCH_HEADS_KV, stdout),
-        published_batch(&chip, PUBLISHED_BATCH / 2, BATCH_HEADS_Q, BATCH_HEADS_KV, stdout),
-        published_batch(&chip, PUBLISHED_BATCH, BATCH_HEADS_Q, BATCH_HEADS_KV, stdout),
+        published_merge(chip, stdout),
+        published_chunks(chip, &published_head_dim_64, HEADS, stdout),
+        published_chunks(chip, &published_head_dim_128, HEADS, stdout),
+        published_memory(chip, stdout),
+        published_batch(chip, 0, BATCH_HEADS_Q, BATCH_HEADS_KV, stdout),
+        published_batch(chip, PUBLISHED_BATCH / 2, BATCH_HEADS_Q, BATCH_HEADS_KV, stdout),
+        published_batch(chip, PUBLISHED_BATCH, BATCH_HEADS_Q, BATCH_HEADS_KV, stdout),
     };
     const int checks = sizeof broken / sizeof *broken;
     int failed = 0;

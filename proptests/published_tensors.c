@@ -8,17 +8,7 @@
 
 #include "reference/formats.h"
 
-enum { POISON = 0xff, ALIGN = 256 /* of workspaces */ };
-
-static void *allocate_on_host(size_t bytes) { return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN); }
-
-static int copy_on_host(void *to, const void *from, size_t bytes)
-{
-    memcpy(to, from, bytes);
-    return 0;
-}
-
-const struct machine machine_of_host = {ATTEST_SIM, allocate_on_host, free, copy_on_host, copy_on_host};
+enum { POISON = 0xff };
 
 static void give_up(const char *why)
 {
