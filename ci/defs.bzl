@@ -57,6 +57,17 @@ SIM_FLAGS = [
     "-Wno-psabi",
 ]
 
+# Beside the object a tar of what ptxas says (registers, spills) and of the machine code for each GPU (code bytes).
+# nvcc names its scratch files in /tmp after its pid, which sandboxes repeat.
+_NVCC_COMMAND = """
+    tar=$1; shift
+    export TMPDIR="$PWD/$tar.tmp"; mkdir -p "$TMPDIR"
+    "$@" --resource-usage --keep --keep-dir "$TMPDIR" 2>"$TMPDIR/ptxas.txt"; rc=$?
+    grep -vE '^ptxas info|bytes stack frame' "$TMPDIR/ptxas.txt" >&2
+    (cd "$TMPDIR" && tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner ptxas.txt *.cubin) >"$tar"
+    rm -rf "$TMPDIR"; exit $rc
+"""
+
 def _nvcc_objects_impl(ctx):
     contexts = [d[CcInfo].compilation_context for d in ctx.attr.deps]
     headers = depset(ctx.files.hdrs, transitive = [c.headers for c in contexts])
@@ -68,22 +79,22 @@ def _nvcc_objects_impl(ctx):
         flags.add_all(c.system_includes, before_each = "-isystem")
         flags.add_all(c.defines, format_each = "-D%s")
     flags.add_all(ctx.attr.local_defines, format_each = "-D%s")
-    objects = []
+    objects, figures = [], []
     for src in ctx.files.srcs:
         out = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, src.basename))
+        tar = ctx.actions.declare_file("%s/%s.ptxas.tar" % (ctx.label.name, src.basename))
         objects.append(out)
-
-        # nvcc names its scratch files in /tmp after its pid, which sandboxes repeat.
+        figures.append(tar)
         ctx.actions.run_shell(
-            command = 'export TMPDIR="$PWD/$1.tmp"; mkdir -p "$TMPDIR"; shift; "$@"; rc=$?; rm -rf "$TMPDIR"; exit $rc',
-            arguments = [out.path, CUDA_ROOT + "/bin/nvcc", flags, "-c", src.path, "-o", out.path],
+            command = _NVCC_COMMAND,
+            arguments = [tar.path, CUDA_ROOT + "/bin/nvcc", flags, "-c", src.path, "-o", out.path],
             inputs = depset([src], transitive = [headers]),
-            outputs = [out],
+            outputs = [out, tar],
             env = {"PATH": "/usr/bin:/bin", "CUDA_VERSION_KEY": CUDA_VERSION},
             mnemonic = "Nvcc",
             progress_message = "nvcc %s" % src.short_path,
         )
-    return [DefaultInfo(files = depset(objects))]
+    return [DefaultInfo(files = depset(objects)), OutputGroupInfo(ptxas = depset(figures))]
 
 _nvcc_objects = rule(
     implementation = _nvcc_objects_impl,

@@ -17,9 +17,9 @@ MATRIX = 8192
 class Bench:
     """Buffers for the largest shapes of a table, with random inputs in them, and PyTorch, if it is there."""
 
-    def __init__(self, cuda, library, dtype, shapes):
+    def __init__(self, cuda, library, dtype, shapes, with_torch=True):
         self.cuda, self.library, self.dtype = cuda, library, dtype
-        self.torch = peers.load()
+        self.torch = peers.load() if with_torch else None
         self.sizes = {name: max(tensor_bytes(name, shape) for shape in shapes) for name in ours.TENSORS}
         self.pointers = {name: cuda.allocate(size) for name, size in self.sizes.items()}
         self.flush_bytes = max(FLUSH_BYTES, 2 * cuda.l2_bytes())

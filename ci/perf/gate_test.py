@@ -1,0 +1,187 @@
+#!/usr/bin/env -S python3 -B
+"""The gate's own arithmetic: baselines, comparisons, what tools print, verdicts on times, history."""
+
+import os
+import random
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import baseline
+import collect
+import history
+import verdict
+
+
+def counts_of(figures, **versions):
+    counts = collect.Counts()
+    counts.versions = versions or {"sim": "gcc 1"}
+    for (kernel, source, item, count), value in figures.items():
+        counts.add(kernel, source, item, count, value)
+    return counts
+
+
+ONE = {("forward", "sim", "d64", "barrier_waits"): 100}
+BASE = {"forward": ({"sim": "gcc 1"}, {("sim", "d64", "barrier_waits"): 100})}
+
+
+class Comparisons(unittest.TestCase):
+    def compare(self, figures, baselines=None, **versions):
+        return baseline.compare(counts_of(figures, **versions), BASE if baselines is None else baselines)
+
+    def test_equal_passes(self):
+        self.assertTrue(self.compare(ONE).passes())
+
+    def test_less_passes_and_is_said(self):
+        result = self.compare({k: 99 for k in ONE})
+        self.assertTrue(result.passes())
+        self.assertEqual(result.better, ["forward, d64, barrier_waits: 100 -> 99, -1.00 %"])
+
+    def test_more_fails_in_one_line(self):
+        result = self.compare({k: 101 for k in ONE})
+        self.assertFalse(result.passes())
+        self.assertEqual(result.worse, ["forward, d64, barrier_waits: 100 -> 101, +1.00 %"])
+
+    def test_from_none_fails(self):
+        base = {"forward": ({"sim": "gcc 1"}, {("sim", "d64", "barrier_waits"): 0})}
+        self.assertEqual(self.compare(ONE, base).worse, ["forward, d64, barrier_waits: 0 -> 100, from none"])
+
+    def test_a_kernel_without_a_baseline_fails(self):
+        result = self.compare({**ONE, ("merge", "sim", "p", "c"): 1})
+        self.assertEqual(result.broken, ["NO BASELINE merge: the kernel has no file"])
+        self.assertFalse(result.passes())
+
+    def test_a_missing_kernel_fails(self):
+        result = self.compare(ONE, {**BASE, "merge": ({"sim": "gcc 1"}, {("sim", "p", "c"): 1})})
+        self.assertEqual(result.broken, ["NOT COUNTED merge, p, c: the baseline has 1"])
+        self.assertFalse(result.passes())
+
+    def test_a_count_without_a_baseline_fails(self):
+        result = self.compare({**ONE, ("forward", "sim", "d64", "launches"): 1})
+        self.assertEqual(result.broken, ["NO BASELINE forward, d64, launches: 1"])
+        self.assertFalse(result.passes())
+
+    def test_another_compiler_is_unchecked(self):
+        result = self.compare(ONE, sim="gcc 2")
+        self.assertEqual(result.unchecked, ["UNCHECKED sim: the baseline is of gcc 1, these counts of gcc 2"])
+        self.assertFalse(result.passes())  # nothing was checked at all
+
+    def test_nothing_counted_fails(self):
+        self.assertFalse(baseline.compare(collect.Counts(), {}).passes())
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def refused(self, text, why):
+        path = os.path.join(self.folder.name, "forward.txt")
+        with open(path, "w") as file:
+            file.write(text)
+        with self.assertRaisesRegex(baseline.Malformed, why):
+            baseline.read(self.folder.name)
+
+    def test_what_is_written_is_read(self):
+        counts = counts_of({**ONE, ("forward", "sim", "dq<64, true>", "launches"): 2})
+        baseline.write(self.folder.name, counts, {})
+        self.assertEqual(baseline.read(self.folder.name)["forward"][1], counts.figures["forward"])
+
+    def test_a_source_that_was_not_asked_keeps_its_counts(self):
+        old = {"forward": ({"sim": "gcc 1", "ptxas": "nvcc 1"}, {("ptxas", "k", "registers"): 8})}
+        baseline.write(self.folder.name, counts_of(ONE), old)
+        versions, figures = baseline.read(self.folder.name)["forward"]
+        self.assertEqual(figures["ptxas", "k", "registers"], 8)
+        self.assertEqual(versions["ptxas"], "nvcc 1")
+
+    def test_malformed_files_are_refused(self):
+        self.refused("d64 barrier_waits 3\n", "forward.txt:1: not `ITEM COUNT VALUE` in a section")
+        self.refused("[sim: gcc 1]\nd64 barrier_waits -3\n", "forward.txt:2: not")
+        self.refused("[sim: gcc 1]\nd64 barrier_waits\n", "forward.txt:2: not")
+        self.refused("[sim: gcc 1]\na b 1\na b 1\n", "forward.txt:3: a b for the second time")
+        self.refused("[sim: gcc 1]\n[sim: gcc 1]\n", "forward.txt:2: a second section")
+
+
+class Tools(unittest.TestCase):
+    def test_callgrind_counts_the_program_alone(self):
+        text = "\n".join(["events: Ir", "ob=(1) /x/host", "fn=(1) measured", "0 5", "+1 2", "cob=(2) /lib/libc.so",
+                          "cfn=(2) memcpy", "calls=1 0", "0 100", "0 1", "", "ob=(2)", "fn=(2)", "0 100", "",
+                          "ob=(1)", "fn=(3)", "* 4"])
+        self.assertEqual(collect.own_instructions(text, "/x/host"), 12)
+
+    def test_ptxas_entries_are_found(self):
+        text = ("ptxas info    : Compiling entry function '_Z1kv' for 'sm_90a'\n"
+                "ptxas info    : Function properties for _Z1kv\n"
+                "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
+                "ptxas info    : Used 255 registers, used 1 barriers, 8 bytes cumulative stack size, 1024 bytes smem\n")
+        found = list(collect.ENTRY.finditer(text))
+        self.assertEqual([(e["gpu"], e["registers"], e["stores"], e["loads"]) for e in found],
+                         [("sm_90a", "255", "4", "12")])
+
+    def test_names_of_entries(self):
+        self.assertEqual(collect.entry_name("void (anonymous namespace)::k<bf16, shape<64, true> >(params)"),
+                         "k<bf16, shape<64, true>>")
+        self.assertEqual(collect.entry_name("(anonymous namespace)::merge_kernel(merge_params, int)"), "merge_kernel")
+
+
+class Verdicts(unittest.TestCase):
+    def samples(self, rng, shift=0.0, spread=0.004, pairs=30):
+        return {n: [rng.gauss(shift if n == 3 else 0, spread) for _ in range(pairs)] for n in range(24)}
+
+    def test_no_alarm_where_nothing_changed(self):
+        rng = random.Random(1)
+        runs = [verdict.judge(self.samples(rng), 4) for _ in range(100)]
+        self.assertEqual(sum(v[0] in ("SLOWER", "FASTER") for run in runs for v in run.values()), 0)
+
+    def test_three_percent_are_found(self):
+        rng = random.Random(2)
+        for shift, word in ((0.03, "SLOWER"), (-0.03, "FASTER")):
+            self.assertEqual([verdict.judge(self.samples(rng, shift), 4)[3][0] for _ in range(20)], 20 * [word])
+
+    def test_too_much_noise_is_unsure_and_asks_for_more(self):
+        found = verdict.judge(self.samples(random.Random(3), spread=0.1), 4)
+        self.assertTrue(all(v[0] == "UNSURE" and v[5] > 30 for v in found.values()))
+
+    def test_few_pairs_are_never_the_same(self):
+        found = verdict.judge({n: [0.0, 0.001, -0.001] for n in range(3)})
+        self.assertEqual({v[0] for v in found.values()}, {"UNSURE"})
+
+    def test_signed_ranks_of_a_known_case(self):
+        # n = 8, all positive: W = 36, mean 18, variance 51, continuity 1/2.
+        self.assertAlmostEqual(verdict.signed_ranks([1, 2, 3, 4, 5, 6, 7, 8]), 17.5 / 51**0.5)
+        self.assertEqual(verdict.signed_ranks([0, 0]), 0)
+
+    def test_holm(self):
+        self.assertEqual(verdict.holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
+
+
+class History(unittest.TestCase):
+    def test_changes_alone_are_logged_and_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "log")
+            for value in (100, 100, 90):
+                figures = {"forward": {("sim", "d64", "barrier_waits"): value, ("sim", "d64", "launches"): 1}}
+                history.append(log, {"commit": "c", "date": "2026-01-01", "reason": "</script>", "gpu": None,
+                                     "figures": history.changes(history.read(log), figures)})
+            entries = history.read(log)
+        self.assertEqual(entries[1]["figures"], {})
+        self.assertEqual(entries[2]["figures"], {"forward": {"sim d64 barrier_waits": 90}})
+        drawn = history.page_data(entries)["kernels"]["forward"]
+        self.assertEqual([(s["name"], s["changes"]) for s in drawn], [("sim d64 barrier_waits", [2])])
+
+    def test_a_count_that_is_gone_is_said(self):
+        entries = [{"figures": {"forward": {"sim a b": 1, "ptxas a b": 1}}}]
+        self.assertEqual(history.changes(entries, {"forward": {("sim", "c", "d"): 2}}),
+                         {"forward": {"sim a b": None, "sim c d": 2}})
+
+    def test_change_points_of_noise(self):
+        rng = random.Random(4)
+        steps = [1 + rng.gauss(0, 0.01) for _ in range(30)] + [1.05 + rng.gauss(0, 0.01) for _ in range(30)]
+        self.assertEqual(history.change_points(steps), [30])
+        self.assertEqual(history.change_points(steps[:30]), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

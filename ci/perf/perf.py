@@ -1,0 +1,101 @@
+#!/usr/bin/env -S python3 -B
+"""The performance gate: counts that got worse, or times of two commits on one GPU."""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
+
+import baseline
+import collect
+import history
+import times
+
+
+def options():
+    parser = argparse.ArgumentParser(prog="ci/run perf", description=__doc__)
+    parser.add_argument("--accept", metavar="REASON", help="write what is counted now as the new baselines")
+    parser.add_argument("--page", metavar="FILE.html", help="draw the history")
+    parser.add_argument("--base", metavar="BUNDLE", help="time this GPU bundle ...")
+    parser.add_argument("--head", metavar="BUNDLE", help="... beside this one, on this machine's GPU")
+    parser.add_argument("--seconds", type=float, default=150, help="how long times may take (default: 150)")
+    parser.add_argument("--json", metavar="FILE", help="write every sample of times to a file")
+    for name in ("sim", "host", "nvcc-version", "ptxas", "baselines", "history"):
+        parser.add_argument("--" + name, help=argparse.SUPPRESS, nargs="*" if name == "ptxas" else None)
+    return parser.parse_args()
+
+
+def in_workspace(path):
+    """Where a file lies in the sources, which `bazel run` names; a test's own copy otherwise."""
+    return os.path.join(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."), path)
+
+
+def user_path(path):
+    """`bazel run` changes directories; paths are the user's."""
+    return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)
+
+
+def commit():
+    try:
+        return subprocess.run(["git", "-C", in_workspace("."), "rev-parse", "HEAD"], check=True, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def print_comparison(result):
+    for line in result.unchecked + result.broken:
+        print(line)
+    for line in result.better:
+        print("better  " + line)
+    for line in result.worse:
+        print("WORSE   " + line)
+    verdict = "PASS" if result.passes() else "FAIL"
+    print(f"{verdict}: {result.checked} counts, {len(result.worse)} worse, {len(result.better)} better, "
+          f"{len(result.broken)} without a partner" + (", some sources UNCHECKED" if result.unchecked else ""))
+
+
+def accept(counts, folder, old, log, reason):
+    baseline.write(folder, counts, old)
+    history.append(log, {
+        "commit": commit(), "date": datetime.date.today().isoformat(), "reason": reason, "gpu": None, "driver": None,
+        "versions": counts.versions, "figures": history.changes(history.read(log), counts.figures)})
+    print(f"accepted: {sum(len(f) for f in counts.figures.values())} counts in {folder}")
+
+
+def main():
+    args = options()
+    if args.base or args.head:
+        if not (args.base and args.head):
+            print("--base and --head go together")
+            return 2
+        return times.gate(user_path(args.base), user_path(args.head), args.seconds, 1,
+                          user_path(args.json) if args.json else None)
+    folder, log = in_workspace(args.baselines), in_workspace(args.history)
+    if args.page:
+        history.write_page(history.read(log), user_path(args.page))
+        return 0
+    try:
+        old = baseline.read(folder)
+    except baseline.Malformed as error:
+        print(f"FAIL: {error}")
+        return 1
+    counts = collect.collect(args.sim, args.host, args.nvcc_version, args.ptxas)
+    if args.accept is not None:
+        if not args.accept.strip():
+            print("--accept wants a reason, in words")
+            return 2
+        accept(counts, folder, old, log, args.accept)
+        return 0
+    result = baseline.compare(counts, old)
+    print_comparison(result)
+    return 0 if result.passes() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""plant.py REGRESSIONS NAME OUTPUT SOURCES...: writes the source of one regression.
+
+An entry of the list (regressions.txt): its name; what is slower; the source that is compiled; the file that is changed,
+where that is a header; the text that is replaced, found exactly once in it; what stands there instead, lines beginning
+with |; the kernel and the count that must be found worse. In a source of kernels the headers of kernels/ stand in the
+place where they are included first."""
+
+import re
+import sys
+
+
+def entries(path):
+    """{name: {field: text}}."""
+    found, entry, field = {}, None, None
+    with open(path) as file:
+        for number, line in enumerate(file, 1):
+            line = line.rstrip("\n")
+            if line.startswith("regression "):
+                entry = found.setdefault(line.split()[1], {"from": [], "to": [], "worse": []})
+            elif match := re.match(r"(what|source) +(.+)", line):
+                entry[match[1]] = match[2]
+            elif match := re.match(r"worse +(\S+) +(\S+)", line):
+                entry["worse"].append((match[1], match[2]))
+            elif line in ("from", "to"):
+                field = entry[line]
+            elif line.startswith("|"):
+                field.append(line[1:])
+            elif line and not line.startswith("#"):
+                raise SystemExit(f"{path}:{number}: not understood: {line}")
+    return found
+
+
+def expanded(code, headers, seen):
+    def replace(match):
+        name = match[1]
+        if name not in headers:
+            return match[0]
+        if name in seen:
+            return ""
+        seen.add(name)
+        return expanded(headers[name], headers, seen)
+    return re.sub(r'^#include "(kernels/\w+\.h)"\n', replace, code, flags=re.M)
+
+
+def planted(entry, name, sources):
+    code = sources[entry["source"]]
+    if entry["source"].endswith(".cu"):
+        code = expanded(code, {path: text for path, text in sources.items() if path.endswith(".h")}, set())
+    before, after = "\n".join(entry["from"]), "\n".join(entry["to"])
+    if code.count(before) != 1:
+        raise SystemExit(f"{name}: found {code.count(before)} times in {entry['source']}, not once:\n{before}")
+    return code.replace(before, after)
+
+
+def main():
+    listing, name, output, *paths = sys.argv[1:]
+    sources = {}
+    for path in paths:
+        with open(path) as file:
+            sources[path] = file.read()
+    entry = entries(listing).get(name) or sys.exit(f"{listing} has no {name}")
+    with open(output, "w") as file:
+        file.write(planted(entry, name, sources))
+
+
+if __name__ == "__main__":
+    main()

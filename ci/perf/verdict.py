@@ -1,0 +1,96 @@
+"""What paired times say: an effect with its interval, a rank test, one verdict for each configuration.
+
+A pair is one call of base and one of head, next to each other in random order; of its times only d = ln(head / base) is
+used. Under the hypothesis of no difference d is as often above zero as below, at any distance: Wilcoxon's signed ranks
+test that, and the effect is the Hodges-Lehmann median of (d_i + d_j) / 2, with the interval that inverts the test.
+
+    SLOWER, FASTER   the test rejects, Holm's correction over all configurations included, and the effect is at least
+                     LEAST_EFFECT: less than that is not worth anybody's time, whatever its significance
+    SAME             the whole interval lies within SAME_WITHIN
+    UNSURE           neither; more pairs would tell
+
+Looks at the data between rounds each spend an equal part of ALPHA."""
+
+import math
+from statistics import NormalDist
+
+ALPHA = 0.005         # of a run: one false alarm in 200, over all configurations and looks
+LEAST_EFFECT = 0.01   # ln(head / base)
+SAME_WITHIN = 0.02
+CONFIDENCE = 0.99     # of intervals
+LEAST_PAIRS = 20
+
+
+def signed_ranks(differences):
+    """z of Wilcoxon's test, ties by mean ranks, zeros left out; positive: above zero."""
+    values = sorted((d for d in differences if d != 0), key=abs)
+    n, positive, ties, i = len(values), 0.0, 0.0, 0
+    if n == 0:
+        return 0.0
+    while i < n:
+        j = i
+        while j < n and abs(values[j]) == abs(values[i]):
+            j += 1
+        rank = (i + 1 + j) / 2
+        positive += rank * sum(v > 0 for v in values[i:j])
+        ties += (j - i) ** 3 - (j - i)
+        i = j
+    mean, variance = n * (n + 1) / 4, n * (n + 1) * (2 * n + 1) / 24 - ties / 48
+    return (positive - mean - math.copysign(0.5, positive - mean) * (positive != mean)) / math.sqrt(variance)
+
+
+def p_value(z):
+    return 2 * NormalDist().cdf(-abs(z))
+
+
+def effect(differences, confidence=CONFIDENCE):
+    """Hodges-Lehmann median, and the interval of the Walsh averages that signed ranks do not reject."""
+    n = len(differences)
+    walsh = sorted((differences[i] + differences[j]) / 2 for i in range(n) for j in range(i, n))
+    m = len(walsh)
+    middle = (walsh[(m - 1) // 2] + walsh[m // 2]) / 2
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    cut = math.floor(n * (n + 1) / 4 - z * math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    cut = max(0, min(cut, (m - 1) // 2))
+    return middle, walsh[cut], walsh[m - 1 - cut]
+
+
+def holm(p_values):
+    """Adjusted p values, in the order given."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for place, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def pairs_wanted(differences, low, high):
+    """About how many pairs in all would decide: an interval shrinks with their square root."""
+    target = SAME_WITHIN / 2
+    return max(len(differences) + 5, math.ceil(len(differences) * ((high - low) / 2 / target) ** 2))
+
+
+def judge(samples, looks=1):
+    """`samples`: {configuration: [d, ...]}. {configuration: (verdict, effect, low, high, p, pairs wanted)}."""
+    names = list(samples)
+    adjusted = holm([p_value(signed_ranks(samples[name])) for name in names])
+    verdicts = {}
+    for name, p in zip(names, adjusted):
+        middle, low, high = effect(samples[name])
+        wanted = 0
+        if p < ALPHA / looks and abs(middle) >= LEAST_EFFECT and len(samples[name]) >= LEAST_PAIRS:
+            word = "SLOWER" if middle > 0 else "FASTER"
+        elif -SAME_WITHIN < low and high < SAME_WITHIN and len(samples[name]) >= LEAST_PAIRS:
+            word = "SAME"
+        else:
+            word, wanted = "UNSURE", pairs_wanted(samples[name], low, high)
+        verdicts[name] = (word, middle, low, high, p, wanted)
+    return verdicts
+
+
+def aggregate(samples):
+    """Of a table: the geometric mean of its configurations' effects, and its interval by round."""
+    rounds = min(len(d) for d in samples.values())
+    means = [sum(d[i] for d in samples.values()) / len(samples) for i in range(rounds)]
+    return effect(means)
