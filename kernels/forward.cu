@@ -226,6 +226,11 @@ DEVICE void take_tile(const forward_params &p, const score_rule &rule, const seq
 template <int BLOCKS>
 using row_factors = float[BLOCKS][2];
 
+/* The factor of a row that sees no key: zero times what its tile has added may be no number. */
+constexpr float NO_KEYS = -1;
+
+DEVICE float times_factor(float sum, float factor) { return factor == NO_KEYS ? 0 : sum * factor; }
+
 /* o of 16 bits: by way of the warp's own rows of the tile of q, so that lanes store 16 bytes of a row at once. */
 template <int DIM, int BLOCKS>
 DEVICE void write_o_16(const forward_params &p, const accumulators<DIM> (&kept)[BLOCKS],
@@ -238,7 +243,7 @@ DEVICE void write_o_16(const forward_params &p, const accumulators<DIM> (&kept)[
         UNROLL for (int half = 0; half < 2; ++half)
             UNROLL for (unsigned n = 0; n < CHUNKS; ++n) {
                 const float *const pair = &kept[m].o[n][2 * half];
-                const float low = pair[0] * factor[m][half], high = pair[1] * factor[m][half];
+                const float low = times_factor(pair[0], factor[m][half]), high = times_factor(pair[1], factor[m][half]);
                 uint16_t *const at = &tile[tile_offset<DIM>(16 * m + 8 * half + g, 8 * n) + 2 * t];
                 *reinterpret_cast<uint32_t *>(at) =
                     p.o.dtype == ATTEST_FP16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
@@ -264,15 +269,16 @@ DEVICE void write_o_32(const forward_params &p, const accumulators<DIM> (&kept)[
             UNROLL for (int n = 0; n < DIM / 8; ++n)
                 UNROLL for (int e = 0; e < 2; ++e)
                     if (8 * n + 2 * t + e < o.length)
-                        store_feature(o, 8 * n + 2 * t + e, kept[m].o[n][2 * half + e] * factor[m][half]);
+                        store_feature(o, 8 * n + 2 * t + e, times_factor(kept[m].o[n][2 * half + e], factor[m][half]));
         }
 }
 
-/* The next tile from `key` on that masks of bytes do not hide; `last` if there is none. */
+/* The next tile from `key` on that masks of bytes do not hide; `last` if there is none. Plain scores have no masks. */
+template <bool PLAIN>
 DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
                          int32_t key, int32_t last, uint32_t *votes)
 {
-    if (rule.mask == nullptr && rule.block_mask == nullptr) return key;
+    if (PLAIN || (rule.mask == nullptr && rule.block_mask == nullptr)) return key;
     for (; key < last; key += TILE_K) {
         const int keys = last - key < TILE_K ? last - key : TILE_K;
         const bool hidden = is_hidden<THREADS>(p, rule, s, row, rows, key, keys, votes);
@@ -321,13 +327,13 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
         }
 
     /* Tiles begin at multiples of TILE_K: then a row's sums do not depend on the rows beside it. */
-    int32_t key = next_tile(p, rule, s, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
+    int32_t key = next_tile<PLAIN>(p, rule, s, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
     if (key < keys.last) {
         load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim);
         load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim);
     }
     while (key < keys.last) {
-        const int32_t next = next_tile(p, rule, s, tile_row, rows, key + TILE_K, keys.last, votes);
+        const int32_t next = next_tile<PLAIN>(p, rule, s, tile_row, rows, key + TILE_K, keys.last, votes);
         const bool is_seen = key < warp_keys.some.last && key + TILE_K > warp_keys.some.first;
         const bool is_cut = !PLAIN || key < warp_keys.all.first || key + TILE_K > warp_keys.all.last;
         cp_async_wait_all();
@@ -357,9 +363,7 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
                 const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
                 is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
             }
-            if (is_empty) /* zero times what it has added may be no number */
-                UNROLL for (int n = 0; n < DIM / 8; ++n) kept[m].o[n][2 * half] = kept[m].o[n][2 * half + 1] = 0;
-            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
+            factor[m][half] = is_empty ? NO_KEYS : div_rn(p.dropout_multiplier, sum);
             const float empty_lse = row < s.used_q ? sink : -infinity_f32();
             const float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
             if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
