@@ -142,10 +142,11 @@ static bool many_heads(void)
 static bool many_rows(void)
 {
     enum { ROWS = 2200000 };
-    enum { Q, DOUT, K, V, O, LSE, DQ, DK, DV, NUM };
-    static const float inputs[] = {[Q] = 0, [DOUT] = 1, [K] = 2, [V] = 3};
-    static const float wants[] = {[O] = 3, [LSE] = 0, [DQ] = 0, [DK] = 0, [DV] = ROWS};
+    enum { Q, DOUT, K, V, BIAS, O, LSE, DQ, DK, DV, DBIAS, NUM };
+    static const float inputs[] = {[Q] = 0, [DOUT] = 1, [K] = 2, [V] = 3, [BIAS] = 0};
+    static const float wants[] = {[O] = 3, [LSE] = 0, [DQ] = 0, [DK] = 0, [DV] = ROWS, [DBIAS] = 0};
     const struct attest_tensor t = {ATTEST_FP32, 0, ROWS, 1, ROWS};
+    const struct attest_score_tensor scores = {ATTEST_FP32, 0, ROWS, ROWS, 1, 1};
     const size_t bytes = ROWS * sizeof(float);
     float *const host = malloc(bytes), *there[NUM + 1] = {0}; /* the last: workspace */
     struct attest_problem p = ATTEST_PROBLEM_INIT;
@@ -153,6 +154,7 @@ static bool many_rows(void)
     struct attest_plan *plan = NULL;
     p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = p.seqlen_k = 1, p.seqlen_q = ROWS;
     p.q = p.k = p.v = p.dout = p.o = p.lse = p.dq = p.dk = p.dv = t, p.softmax_scale = 1;
+    p.bias = p.dbias = scores;
     bool ok = host != NULL && attest_plan_create(&p, &plan) == ATTEST_OK;
     for (int n = Q; n <= NUM && ok; ++n) {
         for (int i = 0; i < ROWS; ++i) host[i] = n < O ? inputs[n] : NAN;
@@ -160,7 +162,8 @@ static bool many_rows(void)
         ok = there[n] != NULL && cuda_copy_in(there[n], host, bytes) == 0;
     }
     a.forward.q = there[Q], a.forward.k = there[K], a.forward.v = there[V], a.forward.o = there[O];
-    a.forward.lse = there[LSE], a.dout = there[DOUT], a.dq = there[DQ], a.dk = there[DK], a.dv = there[DV];
+    a.forward.bias = there[BIAS], a.forward.lse = there[LSE], a.dout = there[DOUT], a.dq = there[DQ], a.dk = there[DK];
+    a.dv = there[DV], a.dbias = there[DBIAS];
     ok = ok && attest_run_forward(plan, &a.forward, NULL, 0, NULL) == ATTEST_OK &&
          attest_run_backward(plan, &a, there[NUM], bytes + 256, NULL) == ATTEST_OK;
     for (int n = O; n < NUM && ok; ++n) {

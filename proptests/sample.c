@@ -106,7 +106,7 @@ static struct sample_memory *add_memory(struct sample *c, size_t in_args, size_t
 {
     struct sample_memory *const m = &c->memory[c->num_memory++];
     if (c->num_memory > SAMPLE_MAX_MEMORY) abort();
-    *m = (struct sample_memory){.in_args = in_args, .bytes = bytes, .is_input = !is_output, .is_output = is_output};
+    *m = (struct sample_memory){.in_args = in_args, .bytes = bytes, .is_output = is_output};
     m->host = malloc(bytes);
     if (m->host == NULL) abort();
     memset(m->host, POISON, bytes);
@@ -160,12 +160,11 @@ static void fill_scores(const struct sample *c, const struct sample_memory *m)
 
 static void add_tensors(struct sample *c, double unseen)
 {
-    const enum attest_pass passes[] = {ATTEST_FORWARD, ATTEST_BACKWARD};
     for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) {
         const struct attest_tensor_kind *const kind = &attest_tensor_kinds[t];
         const struct attest_layout layout = attest_layout_of(&c->host_problem, kind);
         if (layout.dtype == ATTEST_ABSENT) continue;
-        const bool is_output = kind->written & (passes[0] | passes[1]);
+        const bool is_output = kind->written != 0;
         struct sample_memory *const m =
             add_memory(c, kind->in_args, elements_of(&layout) * (size_t)layout.element_bytes, is_output);
         m->kind = kind;

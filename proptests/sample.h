@@ -23,7 +23,7 @@ struct sample_shape {
     int64_t batch, seqlen, heads_q, heads_kv, head_dim, head_dim_v;
     unsigned features;
     int64_t lengths[SAMPLE_MAX_BATCH]; /* of a ragged problem's sequences; seqlen is the longest */
-    int64_t first_sequence;          /* whose numbers the first one has */
+    int64_t first_sequence;            /* whose numbers the first one has */
     struct { int64_t batch, seqlen, head; } strides; /* of tensors of rows on the machine; all 0: packed */
     int64_t score_row; /* of bias, mask and dbias: the stride of rows on the machine; 0: packed */
 };
@@ -34,7 +34,7 @@ struct sample_memory {
     size_t in_args;
     char *host, *device;
     size_t bytes;           /* of the host's */
-    bool is_input, is_output; /* o and lse are outputs, though backward reads them */
+    bool is_output;         /* o and lse are outputs, though backward reads them */
 };
 
 enum { SAMPLE_MAX_MEMORY = 32 };
