@@ -44,6 +44,13 @@ class Cuda:
         self._call("cuDeviceGetName", text, 256, self.device)
         return text.value.decode()
 
+    def uuid(self):
+        """As NVML spells it."""
+        value = ctypes.create_string_buffer(16)
+        self._call("cuDeviceGetUuid", value, self.device)
+        digits = value.raw.hex()
+        return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
     def driver_version(self):
         """What CUDA this driver knows, as "13.0"."""
         value = c_int()

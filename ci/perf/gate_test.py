@@ -1,17 +1,24 @@
 #!/usr/bin/env -S python3 -B
 """The gate's own arithmetic: baselines, comparisons, what tools print, verdicts on times, history."""
 
+import contextlib
+import io
+import math
 import os
 import random
 import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
 
 import baseline
+import calibrate
 import collect
 import history
+import nvml
+import times
 import verdict
 
 
@@ -155,6 +162,101 @@ class Verdicts(unittest.TestCase):
 
     def test_holm(self):
         self.assertEqual(verdict.holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
+
+
+    def test_no_pairs_say_nothing(self):
+        self.assertEqual(verdict.judge({"a": []})["a"][:4], ("UNSURE", 0.0, -math.inf, math.inf))
+
+    def test_looks_end_when_all_is_decided_or_time_is_over(self):
+        def decided(spread, is_time_left):
+            rng, taken = random.Random(5), []
+
+            def more(rounds):
+                taken.extend(rng.gauss(0, spread) for _ in range(rounds))
+                return {"a": taken}
+            return verdict.decide(more, is_time_left)[1], len(taken)
+        self.assertEqual(decided(0.004, lambda: True), (1, verdict.ROUNDS))
+        self.assertEqual(decided(0.5, lambda: True), (verdict.MOST_LOOKS, verdict.MOST_LOOKS * verdict.ROUNDS))
+        self.assertEqual(decided(0.5, lambda: False), (1, verdict.ROUNDS))
+
+
+class Runs(unittest.TestCase):
+    """Exit statuses of times: 0 passes, 1 fails, 2 says nothing."""
+
+    def status(self, shift=0.0, pairs=30, **observed):
+        rng = random.Random(6)
+        samples = {n: [(1.0, math.exp(rng.gauss(shift if n == "b" else 0, 0.004))) for _ in range(pairs)] for n in "abc"}
+        judged = verdict.judge(times.differences(samples))
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            status = times.exit_status({"samples_ms": samples, "verdicts": judged, "seconds": 1, "refused": {},
+                                        "spoiled": [], "unwatched": None, **observed})
+        return status, text.getvalue()
+
+    def test_the_same_passes(self):
+        self.assertEqual(self.status(), (0, "PASS: 0 SLOWER, 0 FASTER, 3 SAME, 0 UNSURE\n"))
+
+    def test_slower_fails(self):
+        self.assertEqual(self.status(shift=0.03), (1, "FAIL: 1 SLOWER, 0 FASTER, 2 SAME, 0 UNSURE\n"))
+
+    def test_what_was_spoiled_is_invalid(self):
+        for shift in (0, 0.03):
+            for observed in ({"pairs": verdict.LEAST_PAIRS - 1}, {"spoiled": ["2 processes were on the GPU"]},
+                             {"refused": {"a": "no"}}):
+                status, text = self.status(shift, **observed)
+                self.assertEqual((status, text[:8]), (2, "INVALID:"))
+
+    def test_an_unwatched_gpu_is_said(self):
+        self.assertTrue(self.status(unwatched="no NVML")[1].endswith("clocks and other processes UNCHECKED\n"))
+
+    def test_what_nvml_shows(self):
+        class Shows:
+            def __init__(self, reasons, processes):
+                self.reasons, self.processes = reasons, processes
+
+            def nvmlDeviceGetCurrentClocksThrottleReasons(self, _, reasons):
+                reasons._obj.value = self.reasons
+                return 0
+
+            def nvmlDeviceGetClockInfo(self, _, kind, clock):
+                clock._obj.value = 1980
+                return 0 if kind == nvml.SM_CLOCK else 2
+
+            def nvmlDeviceGetComputeRunningProcesses_v3(self, _, count, processes):
+                count._obj.value = self.processes
+                return 0 if len(processes) >= self.processes else 7
+
+        def seen(*shows):
+            watch = nvml.Watch("GPU-of-this-test")
+            watch.nvml = Shows(*shows)
+            watch.look()
+            return watch.spoiled(), watch.capped, watch.clocks
+        self.assertEqual(seen(0, 1), ([], False, [1980]))
+        self.assertEqual(seen(nvml.POWER_CAP, 1), ([], True, [1980]))
+        self.assertEqual(seen(0x40, 1)[0], ["clocks were held down: hardware thermal slowdown"])
+        self.assertEqual(seen(0, 2)[0], ["2 processes were on the GPU"])
+
+
+class Calibration(unittest.TestCase):
+    def recorded(self, bias):
+        rng = random.Random(7)
+        return [{"start": str(n % 3), "seconds": 30, "differences":
+                 {name: [round((rng.gauss(0, 0.003) + (bias if name == "b" else 0)) / calibrate.UNIT)
+                         for _ in range(120)] for name in "abc"}} for n in range(4)]
+
+    def test_runs_alike_give_no_alarm_and_slowdowns_are_found(self):
+        e = calibrate.estimate(self.recorded(0), 300)
+        self.assertEqual((e["runs"], e["minutes"], e["starts"], e["alarmed_runs"], e["false_alarms"]), (4, 2, 3, 0, 0))
+        self.assertEqual(set(e["found"].values()), {1.0})
+
+    def test_a_process_that_is_slower_as_a_whole_is_an_alarm(self):
+        e = calibrate.estimate(self.recorded(0.02), 60)
+        self.assertEqual((e["alarmed_runs"], e["false_alarms"]), (4, 60))
+
+    def test_upper_limits(self):
+        self.assertAlmostEqual(calibrate.upper_limit(0, 300), 1 - 0.05**(1 / 300), places=9)
+        self.assertAlmostEqual(calibrate.upper_limit(1, 10), 0.394163, places=5)  # Clopper and Pearson's table
+        self.assertEqual(calibrate.upper_limit(5, 5), 1)
 
 
 class History(unittest.TestCase):

@@ -4,9 +4,10 @@ import ctypes
 from ctypes import byref, c_uint, c_uint64, c_void_p
 
 SM_CLOCK = 1        # NVML_CLOCK_SM
-# nvmlClocksEventReasons: what holds clocks below what was asked for. Power's own cap is how such GPUs work.
+# nvmlClocksEventReasons: what holds clocks below what was asked for.
 HELD_DOWN = {0x08: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
              0x80: "power brake"}
+POWER_CAP = 0x04    # how such GPUs work under load, not a fault: both calls of a pair meet it
 
 
 class Process(ctypes.Structure):
@@ -14,30 +15,41 @@ class Process(ctypes.Structure):
 
 
 class Watch:
-    """Nothing is known where there is no NVML: `why` says so, and the report repeats it."""
+    """Of the GPU with this uuid. Nothing is known where NVML does not show it: `why` says so, and the report repeats
+    it."""
 
-    def __init__(self):
-        self.seen, self.clocks, self.most_processes, self.why = set(), [], 0, None
+    def __init__(self, uuid):
+        self.seen, self.capped, self.clocks, self.most_processes, self.why = set(), False, [], 0, None
+        self.device = c_void_p()
         try:
             self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
             self.nvml, self.why = None, "there is no libnvidia-ml.so.1"
             return
-        self.device = c_void_p()
-        if self.nvml.nvmlInit_v2() != 0 or self.nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(self.device)) != 0:
-            self.nvml, self.why = None, "NVML shows no GPU"
+        if self.nvml.nvmlInit_v2() != 0 or self.nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), byref(self.device)) != 0:
+            self.nvml, self.why = None, f"NVML shows no {uuid}"
+
+    def driver_version(self):
+        text = ctypes.create_string_buffer(81)
+        if self.nvml is None or self.nvml.nvmlSystemGetDriverVersion(text, len(text)) != 0:
+            return None
+        return text.value.decode()
 
     def look(self):
         if self.nvml is None:
             return
         reasons, clock = c_uint64(), c_uint()
-        if self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.device, byref(reasons)) == 0:
-            self.seen |= {text for bit, text in HELD_DOWN.items() if reasons.value & bit}
-        if self.nvml.nvmlDeviceGetClockInfo(self.device, SM_CLOCK, byref(clock)) == 0:
-            self.clocks.append(clock.value)
         count, processes = c_uint(64), (Process * 64)()
-        if self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.device, byref(count), processes) == 0:
-            self.most_processes = max(self.most_processes, count.value)
+        errors = [self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.device, byref(reasons)),
+                  self.nvml.nvmlDeviceGetClockInfo(self.device, SM_CLOCK, byref(clock)),
+                  self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.device, byref(count), processes)]
+        if any(errors):
+            self.why = f"NVML does not say what it sees (errors {errors})"
+            return
+        self.seen |= {text for bit, text in HELD_DOWN.items() if reasons.value & bit}
+        self.capped = self.capped or bool(reasons.value & POWER_CAP)
+        self.clocks.append(clock.value)
+        self.most_processes = max(self.most_processes, count.value)
 
     def spoiled(self):
         """Sentences; none: nothing was seen."""

@@ -76,6 +76,9 @@ def main():
             return 2
         return times.gate(user_path(args.base), user_path(args.head), args.seconds, 1,
                           user_path(args.json) if args.json else None)
+    if args.accept is not None and not args.accept.strip():
+        print("--accept wants a reason, in words")
+        return 2
     folder, log = in_workspace(args.baselines), in_workspace(args.history)
     if args.page:
         history.write_page(history.read(log), user_path(args.page))
@@ -87,9 +90,6 @@ def main():
         return 1
     counts = collect.collect(args.sim, args.host, args.nvcc_version, args.ptxas)
     if args.accept is not None:
-        if not args.accept.strip():
-            print("--accept wants a reason, in words")
-            return 2
         accept(counts, folder, old, log, args.accept)
         return 0
     result = baseline.compare(counts, old)

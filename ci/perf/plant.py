@@ -1,9 +1,9 @@
 """plant.py REGRESSIONS NAME OUTPUT SOURCES...: writes the source of one regression.
 
 An entry of the list (regressions.txt): its name; what is slower; the source that is compiled; the file that is changed,
-where that is a header; the text that is replaced, found exactly once in it; what stands there instead, lines beginning
-with |; the kernel and the count that must be found worse. In a source of kernels the headers of kernels/ stand in the
-place where they are included first."""
+where that is a header; each text that is replaced, found exactly once in it, and what stands there instead, lines
+beginning with |; the kernel and the count that must be found worse (in slowdowns.txt: the direction whose times must
+be). In a source of kernels the headers of kernels/ stand in the place where they are included first."""
 
 import re
 import sys
@@ -16,13 +16,18 @@ def entries(path):
         for number, line in enumerate(file, 1):
             line = line.rstrip("\n")
             if line.startswith("regression "):
-                entry = found.setdefault(line.split()[1], {"from": [], "to": [], "worse": []})
+                entry = found.setdefault(line.split()[1], {"changes": [], "worse": []})
             elif match := re.match(r"(what|source) +(.+)", line):
                 entry[match[1]] = match[2]
             elif match := re.match(r"worse +(\S+) +(\S+)", line):
                 entry["worse"].append((match[1], match[2]))
-            elif line in ("from", "to"):
-                field = entry[line]
+            elif match := re.match(r"slower +(\S+)", line):
+                entry["slower"] = match[1]
+            elif line == "from":
+                entry["changes"].append(([], []))
+                field = entry["changes"][-1][0]
+            elif line == "to":
+                field = entry["changes"][-1][1]
             elif line.startswith("|"):
                 field.append(line[1:])
             elif line and not line.startswith("#"):
@@ -46,10 +51,12 @@ def planted(entry, name, sources):
     code = sources[entry["source"]]
     if entry["source"].endswith(".cu"):
         code = expanded(code, {path: text for path, text in sources.items() if path.endswith(".h")}, set())
-    before, after = "\n".join(entry["from"]), "\n".join(entry["to"])
-    if code.count(before) != 1:
-        raise SystemExit(f"{name}: found {code.count(before)} times in {entry['source']}, not once:\n{before}")
-    return code.replace(before, after)
+    for before, after in entry["changes"]:
+        before = "\n".join(before)
+        if code.count(before) != 1:
+            raise SystemExit(f"{name}: found {code.count(before)} times in {entry['source']}, not once:\n{before}")
+        code = code.replace(before, "\n".join(after))
+    return code
 
 
 def main():

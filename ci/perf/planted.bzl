@@ -1,6 +1,6 @@
 """Planted regressions: programs that count with one source changed, as regressions.txt says."""
 
-load("//ci:defs.bzl", "C_FLAGS", "cuda_library", "if_cuda", "sim_library")
+load("//ci:defs.bzl", "C_FLAGS", "NEEDS_CUDA", "cuda_library", "if_cuda", "sim_library")
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
 
 _SOURCES = ["//kernels:%s" % name for name in [
@@ -20,14 +20,14 @@ _SOURCES = ["//kernels:%s" % name for name in [
     "//reference:forward.c",
 ]
 
-def _source(name, extension):
+def _source(name, extension, listing = "regressions.txt"):
     out = "planted/%s/%s" % (name, extension)
     native.genrule(
         name = name + "_source",
-        srcs = ["regressions.txt"] + _SOURCES,
+        srcs = [listing] + _SOURCES,
         outs = [out],
-        cmd = "python3 $(location plant.py) $(location regressions.txt) %s $@ %s" %
-              (name, " ".join(["$(location %s)" % s for s in _SOURCES])),
+        cmd = "python3 $(location plant.py) $(location %s) %s $@ %s" %
+              (listing, name, " ".join(["$(location %s)" % s for s in _SOURCES])),
         tools = ["plant.py"],
     )
     return out
@@ -83,5 +83,27 @@ def planted_on_host(name, source, main, deps):
         deps = [
             ":%s_object" % name,
             main,
+        ],
+    )
+
+def planted_in_times(name, kernel):
+    """libbench_NAME.so: what a bundle is timed by, with a changed kernel. Built when asked for: nvcc takes its time."""
+    cuda_library(
+        name = name + "_kernel",
+        testonly = True,
+        srcs = [_source(name, kernel + ".cu", "slowdowns.txt")],
+        tags = ["manual"],
+        deps = ["//kernels:shared"],
+    )
+    cc_binary(
+        name = "libbench_%s.so" % name,
+        testonly = True,
+        linkopts = ["-Wl,--allow-multiple-definition"],  # the first, the changed one, is taken
+        linkshared = True,
+        tags = ["manual"],
+        target_compatible_with = NEEDS_CUDA,
+        deps = [
+            ":%s_kernel" % name,
+            "//ci/bench:timed",
         ],
     )

@@ -3,9 +3,11 @@ configuration. Part of the bundle; needs a GPU, and of Python its standard libra
 
     times.py --base BUNDLE --head BUNDLE [--seconds 150] [--json FILE]
 
-A bundle is gpu_bundle.tar or a folder of what is in it. Both libraries live in this process, on the same buffers."""
+A bundle is gpu_bundle.tar, a folder of what is in it, or its libbench.so. Both libraries live in this process, on the
+same buffers."""
 
 import argparse
+import datetime
 import json
 import math
 import os
@@ -22,10 +24,12 @@ import nvml
 import ours
 import verdict
 
-ROUNDS = 30       # before the first look; then as many again
-MOST_LOOKS = 4
 SHAPES = [(16384 // seqlen, 2048 // head_dim, seqlen, seqlen, head_dim, causal)
           for head_dim in (64, 128) for causal in (False, True) for seqlen in (512, 2048, 8192)]
+
+
+class NoBundle(Exception):
+    """The sentence says what of a path is no bundle."""
 
 
 def name_of(shape, direction):
@@ -34,13 +38,20 @@ def name_of(shape, direction):
 
 def library_of(bundle, folder, side):
     """libbench.so of a bundle, as a file of its own: the loader takes one file twice for one library."""
+    if not os.path.exists(bundle):
+        raise NoBundle(f"--{side}: there is no {bundle}")
     out = os.path.join(folder, f"libbench_{side}.so")
-    if os.path.isdir(bundle):
-        shutil.copy(os.path.join(bundle, "bin", "libbench.so"), out)
+    try:
+        if os.path.isdir(bundle):
+            shutil.copy(os.path.join(bundle, "bin", "libbench.so"), out)
+        elif tarfile.is_tarfile(bundle):
+            with tarfile.open(bundle) as tar, open(out, "wb") as file:
+                shutil.copyfileobj(tar.extractfile("gpu_bundle/bin/libbench.so"), file)
+        else:
+            shutil.copy(bundle, out)
         return ours.Library(out)
-    with tarfile.open(bundle) as tar, open(out, "wb") as file:
-        shutil.copyfileobj(tar.extractfile("gpu_bundle/bin/libbench.so"), file)
-    return ours.Library(out)
+    except (OSError, KeyError, AttributeError, tarfile.TarError) as error:
+        raise NoBundle(f"--{side}: {bundle} is no GPU bundle with a libbench.so: {error}") from None
 
 
 class Call:
@@ -60,9 +71,12 @@ def nothing():
     pass
 
 
-def take_pairs(bench, calls, samples, rounds, watch, rng):
-    """`rounds` pairs of every configuration, configurations and sides in an order drawn anew each round."""
+def take_pairs(bench, calls, samples, rounds, watch, rng, is_time_left):
+    """`rounds` pairs of every configuration, fewer when time is over, configurations and sides in an order drawn anew
+    each round."""
     for _ in range(rounds):
+        if not is_time_left():
+            return
         order = list(calls)
         rng.shuffle(order)
         for name in order:
@@ -75,47 +89,62 @@ def take_pairs(bench, calls, samples, rounds, watch, rng):
 
 
 def differences(samples):
+    """What verdicts are made of: {configuration: [ln(head / base), ...]}."""
     return {name: [math.log(head / base) for base, head in pairs] for name, pairs in samples.items()}
 
 
-def measured(base, head, seconds, seed):
+def prepared(bench, libraries):
+    """Calls by configuration, and the sentences of those refused."""
+    calls, refused = {}, {}
+    for shape in SHAPES:
+        for direction in ours.RESULTS:
+            name = name_of(shape, direction)
+            try:
+                call = {side: Call(bench, library, shape, direction) for side, library in libraries.items()}
+            except ours.Refused as sentence:
+                refused[name] = str(sentence)
+                continue
+            call["before"] = nothing if direction == "forward" else calls[name_of(shape, "forward")]["head"]  # o, lse
+            calls[name] = call
+    return calls, refused
+
+
+def measured(base, head, seconds, seed, decide=verdict.decide):
     """A record: every pair, what was observed, the verdicts."""
-    begin, rng, watch = time.monotonic(), random.Random(seed), nvml.Watch()
-    gpu = cuda.Cuda()
+    begin, rng = time.monotonic(), random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         libraries = {"base": library_of(base, folder, "base"), "head": library_of(head, folder, "head")}
+        gpu = cuda.Cuda()
+        watch = nvml.Watch(gpu.uuid())
         bench = measure.Bench(gpu, libraries["head"], "bf16", SHAPES, with_torch=False)
-        calls, refused = {}, {}
-        for shape in SHAPES:
-            for direction in ours.RESULTS:
-                try:
-                    call = {side: Call(bench, library, shape, direction) for side, library in libraries.items()}
-                    forward = direction == "forward"
-                    call["before"] = nothing if forward else calls[name_of(shape, "forward")]["head"]  # o, lse
-                    calls[name_of(shape, direction)] = call
-                except ours.Refused as sentence:
-                    refused[name_of(shape, direction)] = str(sentence)
+        calls, refused = prepared(bench, libraries)
         samples = {name: [] for name in calls}
-        take_pairs(bench, calls, {name: [] for name in calls}, measure.WARM_UP, watch, rng)
-        looks = 0
-        for _ in range(MOST_LOOKS):
-            took = time.monotonic()
-            take_pairs(bench, calls, samples, ROUNDS, watch, rng)
-            took, looks = time.monotonic() - took, looks + 1
-            verdicts = verdict.judge(differences(samples), MOST_LOOKS)
-            if all(v[0] != "UNSURE" for v in verdicts.values()) or time.monotonic() - begin + took > seconds:
-                break
-        return {"gpu": gpu.name(), "driver": gpu.driver_version(), "seconds": time.monotonic() - begin, "looks": looks,
-                "samples_ms": samples, "refused": refused, "clocks_mhz": watch.clocks, "spoiled": watch.spoiled(),
+
+        def is_time_left():
+            return time.monotonic() - begin < seconds
+
+        def more(rounds):
+            take_pairs(bench, calls, samples, rounds, watch, rng, is_time_left)
+            return differences(samples)
+
+        take_pairs(bench, calls, {name: [] for name in calls}, measure.WARM_UP, watch, rng, is_time_left)
+        verdicts, looks = decide(more, is_time_left)
+        return {"gpu": gpu.name(), "driver": watch.driver_version(), "date": datetime.date.today().isoformat(),
+                "seconds": time.monotonic() - begin, "looks": looks, "samples_ms": samples, "refused": refused,
+                "clocks_mhz": watch.clocks, "capped": watch.capped, "spoiled": watch.spoiled(),
                 "unwatched": watch.why, "verdicts": verdicts, "aggregate": verdict.aggregate(differences(samples))}
 
 
+def pairs_of(record):
+    return min(len(pairs) for pairs in record["samples_ms"].values())
+
+
 def print_record(record):
-    pairs = min(len(p) for p in record["samples_ms"].values())
     clocks = record["clocks_mhz"]
-    print(f"{record['gpu']}, CUDA {record['driver']}: {pairs} pairs of each configuration, {record['seconds']:.0f} s"
-          + (f", SM clock {min(clocks)} to {max(clocks)} MHz" if clocks else f"; UNCHECKED: {record['unwatched']}"))
-    print("effect: head's time / base's - 1, its 99 % interval, corrected p")
+    print(f"{record['gpu']}, driver {record['driver']}: {pairs_of(record)} pairs of each configuration, "
+          f"{record['seconds']:.0f} s" + (f", SM clock {min(clocks)} to {max(clocks)} MHz" if clocks else "")
+          + (", held by the power cap at times, which meets both sides of a pair" if record["capped"] else ""))
+    print(f"effect: head's time / base's - 1, its {100 * verdict.CONFIDENCE:.0f} % interval, corrected p")
     for name, (word, middle, low, high, p, wanted) in record["verdicts"].items():
         more = f", wants about {wanted} pairs" if word == "UNSURE" else ""
         print(f"{word:7} {name:42} {100 * middle:+6.2f} % [{100 * low:+.2f}, {100 * high:+.2f}] p {p:.1e}{more}")
@@ -123,31 +152,45 @@ def print_record(record):
         print(f"REFUSED {name}: {why}")
     middle, low, high = record["aggregate"]
     print(f"all     geometric mean {100 * middle:+.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]")
+    if record["unwatched"]:
+        print(f"UNCHECKED: clocks and other processes: {record['unwatched']}")
+
+
+def faults(record):
+    """Why a run says nothing; none: it does."""
+    found = list(record["spoiled"])
+    found += [f"{name} was refused" for name in record["refused"]]
+    if pairs_of(record) < verdict.LEAST_PAIRS:
+        found.append(f"{pairs_of(record)} pairs in {record['seconds']:.0f} s are too few, at least {verdict.LEAST_PAIRS} "
+                     "are wanted")
+    return found
 
 
 def exit_status(record):
+    if faults(record):
+        print("INVALID: " + "; ".join(faults(record)))
+        return 2
     words = [v[0] for v in record["verdicts"].values()]
-    if record["spoiled"]:
-        print("INVALID: " + "; ".join(record["spoiled"]))
-        return 2
-    if record["refused"]:
-        print("INVALID: a configuration was refused")
-        return 2
     print(("FAIL" if "SLOWER" in words else "PASS") + ": " +
-          ", ".join(f"{words.count(w)} {w}" for w in ("SLOWER", "FASTER", "SAME", "UNSURE")))
+          ", ".join(f"{words.count(w)} {w}" for w in ("SLOWER", "FASTER", "SAME", "UNSURE"))
+          + (", clocks and other processes UNCHECKED" if record["unwatched"] else ""))
     return 1 if "SLOWER" in words else 0
 
 
 def gate(base, head, seconds, seed, json_path):
     try:
         record = measured(base, head, seconds, seed)
+    except NoBundle as sentence:
+        print(f"INVALID: {sentence}")
+        return 2
     except cuda.NoGpu as missing:
         print(f"UNCHECKED: timing needs an NVIDIA GPU: {missing}")
         return 0
     if json_path:
         with open(json_path, "w") as file:
             json.dump(record, file)
-    print_record(record)
+    if pairs_of(record) > 0:
+        print_record(record)
     return exit_status(record)
 
 

@@ -9,7 +9,8 @@ test that, and the effect is the Hodges-Lehmann median of (d_i + d_j) / 2, with 
     SAME             the whole interval lies within SAME_WITHIN
     UNSURE           neither; more pairs would tell
 
-Looks at the data between rounds each spend an equal part of ALPHA."""
+Looks at the data between rounds each spend an equal part of ALPHA. `decide` is that procedure; times.py gives it pairs
+as it takes them, calibrate.py gives it recorded ones."""
 
 import math
 from statistics import NormalDist
@@ -18,7 +19,9 @@ ALPHA = 0.005         # of a run: one false alarm in 200, over all configuration
 LEAST_EFFECT = 0.01   # ln(head / base)
 SAME_WITHIN = 0.02
 CONFIDENCE = 0.99     # of intervals
-LEAST_PAIRS = 20
+LEAST_PAIRS = 20      # with fewer a run says nothing
+ROUNDS = 30           # pairs of each configuration before the first look; then as many again
+MOST_LOOKS = 4
 
 
 def signed_ranks(differences):
@@ -46,6 +49,8 @@ def p_value(z):
 def effect(differences, confidence=CONFIDENCE):
     """Hodges-Lehmann median, and the interval of the Walsh averages that signed ranks do not reject."""
     n = len(differences)
+    if n == 0:
+        return 0.0, -math.inf, math.inf
     walsh = sorted((differences[i] + differences[j]) / 2 for i in range(n) for j in range(i, n))
     m = len(walsh)
     middle = (walsh[(m - 1) // 2] + walsh[m // 2]) / 2
@@ -67,6 +72,8 @@ def holm(p_values):
 
 def pairs_wanted(differences, low, high):
     """About how many pairs in all would decide: an interval shrinks with their square root."""
+    if not differences:
+        return LEAST_PAIRS
     target = SAME_WITHIN / 2
     return max(len(differences) + 5, math.ceil(len(differences) * ((high - low) / 2 / target) ** 2))
 
@@ -87,6 +94,15 @@ def judge(samples, looks=1):
             word, wanted = "UNSURE", pairs_wanted(samples[name], low, high)
         verdicts[name] = (word, middle, low, high, p, wanted)
     return verdicts
+
+
+def decide(more, is_time_left):
+    """Verdicts and how many looks they took. `more(rounds)` takes pairs and returns all so far, as `judge` wants them."""
+    for look in range(1, MOST_LOOKS + 1):
+        verdicts = judge(more(ROUNDS), MOST_LOOKS)
+        if all(v[0] != "UNSURE" for v in verdicts.values()) or not is_time_left():
+            break
+    return verdicts, look
 
 
 def aggregate(samples):
