@@ -114,6 +114,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], **kwargs)
         srcs = srcs,
         hdrs = hdrs,
         local_defines = local_defines,
+        tags = kwargs.get("tags", []),
         target_compatible_with = NEEDS_CUDA,
         deps = deps,
     )
