@@ -356,6 +356,35 @@ static bool far_apart(void)
     return ok && far_scores();
 }
 
+/* Runs on the second GPU while the first is the thread's own. */
+static bool second_gpu_has(const struct sample_shape *shape, const char *results)
+{
+    struct sample c = {.machine = &machine_of_cuda};
+    int before, between;
+    const bool ok = cuda_enter(1, &before) == 0 && sample_open(&c, &machine_of_cuda, shape, 0) &&
+                    sample_send(&c, settings.quick) && cuda_leave(0) == 0 && sample_queue(&c, NULL) &&
+                    cuda_enter(1, &between) == 0 && between == 0 && sample_fetch(&c) &&
+                    sample_has_results(&c, results);
+    sample_close(&c);
+    return cuda_leave(0) == 0 && ok;
+}
+
+static bool second_gpu(void)
+{
+    bool ok = true;
+    for (int n = 0; n < NUM_SHAPES && ok; ++n) {
+        struct sample_shape shape = some_shape(n);
+        struct sample c;
+        ok = sample_open(&c, &machine_of_cuda, &shape, 0) && run(&c, NULL);
+        char *const results = ok ? sample_results(&c) : NULL;
+        sample_close(&c);
+        shape.device_ordinal = 1;
+        ok = ok && second_gpu_has(&shape, results);
+        free(results);
+    }
+    return ok;
+}
+
 /* ---- merges ---- */
 
 enum { STATES = 3 };
@@ -463,15 +492,17 @@ static const struct {
     const char *name, *sentence;
     bool (*check)(void);
     bool is_quick;
+    int num_gpus; /* that it takes, if more than one */
 } checks[] = {
-    {"graphs", "a captured graph gives the bits of direct calls, the first of a process included", graphs, true},
-    {"large", "every kernel is within its bounds of the oracle", large, true},
-    {"folded", "so are more heads and rows than a side of the grid has", folded, false},
-    {"merges", "so are merges of many rows", merges, true},
-    {"repeats", "a hundred repeats give the same bits while another kernel loads the GPU", repeats, true},
-    {"batches", "a sequence gives the same bits alone and in its batch", batches, true},
-    {"invisible", "NaN that nobody sees changes no bit", invisible, true},
-    {"far", "strides past 2^31 elements change no bit", far_apart, false},
+    {"graphs", "a captured graph gives the bits of direct calls, the first of a process included", graphs, true, 0},
+    {"large", "every kernel is within its bounds of the oracle", large, true, 0},
+    {"folded", "so are more heads and rows than a side of the grid has", folded, false, 0},
+    {"merges", "so are merges of many rows", merges, true, 0},
+    {"repeats", "a hundred repeats give the same bits while another kernel loads the GPU", repeats, true, 0},
+    {"batches", "a sequence gives the same bits alone and in its batch", batches, true, 0},
+    {"invisible", "NaN that nobody sees changes no bit", invisible, true, 0},
+    {"second", "so does the second GPU of a machine, whichever is the thread's", second_gpu, false, 2},
+    {"far", "strides past 2^31 elements change no bit", far_apart, false, 0},
 };
 enum { NUM_CHECKS = sizeof checks / sizeof *checks };
 
@@ -503,12 +534,12 @@ int main(int argc, char **argv)
                                      .doc = "Checks that only the chip can make."};
     int passed = 0, failed = 0, unchecked = 0;
     argp_parse(&argp, argc, argv, 0, NULL, NULL);
-    const bool has_gpu = cuda_count_devices() > 0;
+    const int num_gpus = cuda_count_devices();
     for (int i = 0; i < NUM_CHECKS; ++i) {
         if (!is_asked_for(i)) continue;
-        const bool ok = has_gpu && checks[i].check();
+        const bool has_gpu = num_gpus > 0 && num_gpus >= checks[i].num_gpus, ok = has_gpu && checks[i].check();
         printf("%-10s %s: %s\n", checks[i].name, checks[i].sentence,
-               !has_gpu ? "UNCHECKED, no GPU" : ok ? "PASS" : "FAIL");
+               !has_gpu ? "UNCHECKED, no such GPU" : ok ? "PASS" : "FAIL");
         fflush(stdout);
         passed += ok, failed += has_gpu && !ok, unchecked += !has_gpu;
     }

@@ -244,7 +244,7 @@ bool sample_open(struct sample *c, const struct machine *machine, const struct s
     *c = (struct sample){.machine = machine, .shape = *shape, .host = ATTEST_BACKWARD_ARGS_INIT,
                          .device = ATTEST_BACKWARD_ARGS_INIT};
     c->host_problem = packed_problem(shape);
-    c->host_problem.device = machine->device;
+    c->host_problem.device = machine->device, c->host_problem.device_ordinal = shape->device_ordinal;
     c->problem = stretched_problem(&c->host_problem, shape);
     if (attest_plan_create(&c->problem, &c->plan) != ATTEST_OK ||
         attest_plan_workspace(c->plan, &c->workspace_bytes[0], &c->workspace_bytes[1]) != ATTEST_OK)

@@ -26,6 +26,7 @@ struct sample_shape {
     int64_t first_sequence;            /* whose numbers the first one has */
     struct { int64_t batch, seqlen, head; } strides; /* of tensors of rows on the machine; all 0: packed */
     int64_t score_row; /* of bias, mask and dbias: the stride of rows on the machine; 0: packed */
+    int32_t device_ordinal;
 };
 
 /* A tensor or array on both sides. On the host it is packed. */

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import sys
 import tarfile
@@ -37,20 +38,26 @@ def name_of(shape, direction):
 
 
 def library_of(bundle, folder, side):
-    """libbench.so of a bundle, as a file of its own: the loader takes one file twice for one library."""
+    """libbench.so of a bundle, as a file of its own: the loader takes one file twice for one library. It finds what it
+    needs in ../lib."""
     if not os.path.exists(bundle):
         raise NoBundle(f"--{side}: there is no {bundle}")
-    out = os.path.join(folder, f"libbench_{side}.so")
+    out = os.path.join(folder, side, "bin", f"libbench_{side}.so")
     try:
         if os.path.isdir(bundle):
+            shutil.copytree(os.path.join(bundle, "lib"), os.path.join(folder, side, "lib"))
+            os.mkdir(os.path.dirname(out))
             shutil.copy(os.path.join(bundle, "bin", "libbench.so"), out)
         elif tarfile.is_tarfile(bundle):
-            with tarfile.open(bundle) as tar, open(out, "wb") as file:
-                shutil.copyfileobj(tar.extractfile("gpu_bundle/bin/libbench.so"), file)
+            with tarfile.open(bundle) as tar:
+                tar.extractall(folder, [m for m in tar if re.fullmatch(r"gpu_bundle/(lib/.*|bin/libbench\.so)", m.name)])
+            os.rename(os.path.join(folder, "gpu_bundle"), os.path.join(folder, side))
+            os.rename(os.path.join(os.path.dirname(out), "libbench.so"), out)
         else:
+            os.makedirs(os.path.dirname(out))
             shutil.copy(bundle, out)
         return ours.Library(out)
-    except (OSError, KeyError, AttributeError, tarfile.TarError) as error:
+    except (OSError, AttributeError, tarfile.TarError) as error:
         raise NoBundle(f"--{side}: {bundle} is no GPU bundle with a libbench.so: {error}") from None
 
 
