@@ -87,6 +87,22 @@ static void print_counts(const char *kernel, const char *problem, struct sim_gpu
     sim_reset_counts(gpu);
 }
 
+/* What a pass has to move at least, where no key is hidden: its inputs and its results, once. */
+static void print_compulsory(const char *kernel, const char *problem, const struct sample *c, enum attest_pass pass)
+{
+    const unsigned hiding = WITH_MASK | WITH_BLOCK_MASK | WITH_WINDOW | WITH_SEQUSED;
+    uint64_t read = 0, written = 0;
+    if (c->shape.features & hiding) return;
+    for (int i = 0; i < c->num_memory; ++i) {
+        const struct sample_memory *const m = &c->memory[i];
+        if (m->kind == NULL) continue;
+        if (m->kind->read & pass) read += m->bytes;
+        if (m->kind->written & pass) written += m->bytes;
+    }
+    print_count(kernel, problem, "compulsory_read_bytes", read);
+    print_count(kernel, problem, "compulsory_write_bytes", written);
+}
+
 static void count_problem(const char *name, const struct sample_shape *shape, struct sim_gpu *gpu)
 {
     struct sample c;
@@ -94,9 +110,11 @@ static void count_problem(const char *name, const struct sample_shape *shape, st
         give_up(name);
     const char *const forward = attest_plan_kernel(c.plan), *const backward = attest_plan_backward_kernel(c.plan);
     print_counts(forward, name, gpu);
+    print_compulsory(forward, name, &c, ATTEST_FORWARD);
     print_count(forward, name, "workspace_bytes", c.workspace_bytes[0]);
     if (!sample_backward(&c, gpu)) give_up(name);
     print_counts(backward, name, gpu);
+    print_compulsory(backward, name, &c, ATTEST_BACKWARD);
     print_count(backward, name, "workspace_bytes", c.workspace_bytes[1]);
     sample_close(&c);
 }

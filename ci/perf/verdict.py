@@ -16,7 +16,10 @@ import math
 from statistics import NormalDist
 
 ALPHA = 0.005         # of a run: one false alarm in 200, over all configurations and looks
-LEAST_EFFECT = 0.01   # ln(head / base)
+# ln(head / base). Of 1,776 times 30 pairs of one bundle beside itself (recorded/) the largest effect was 0.7 %, and no
+# 99 % interval reached beyond 1.25 %: what is larger than the first is no accident of memory and code placement, and
+# what is the same is found the same at the first look.
+LEAST_EFFECT = 0.01
 SAME_WITHIN = 0.02
 CONFIDENCE = 0.99     # of intervals
 LEAST_PAIRS = 20      # with fewer a run says nothing
