@@ -2,13 +2,16 @@
 """The gate's own arithmetic: baselines, comparisons, what tools print, verdicts on times, history."""
 
 import contextlib
+import copy
 import io
+import json
 import math
 import os
 import random
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
@@ -18,6 +21,8 @@ import calibrate
 import collect
 import history
 import nvml
+import perf
+import record
 import times
 import verdict
 
@@ -266,7 +271,7 @@ class History(unittest.TestCase):
             for value in (100, 100, 90):
                 figures = {"forward": {("sim", "d64", "barrier_waits"): value, ("sim", "d64", "launches"): 1}}
                 history.append(log, {"commit": "c", "date": "2026-01-01", "reason": "</script>", "gpu": None,
-                                     "figures": history.changes(history.read(log), figures)})
+                                     "driver": None, "figures": history.changes(history.read(log), figures)})
             entries = history.read(log)
         self.assertEqual(entries[1]["figures"], {})
         self.assertEqual(entries[2]["figures"], {"forward": {"sim d64 barrier_waits": 90}})
@@ -283,6 +288,163 @@ class History(unittest.TestCase):
         steps = [1 + rng.gauss(0, 0.01) for _ in range(30)] + [1.05 + rng.gauss(0, 0.01) for _ in range(30)]
         self.assertEqual(history.change_points(steps), [30])
         self.assertEqual(history.change_points(steps[:30]), [])
+        self.assertEqual(history.change_points([1000 + step for step in steps]), [30])
+        self.assertEqual(history.change_points(20 * [1.5]), [])
+        self.assertEqual(history.change_points(5 * [1.0] + 5 * [1.5] + 5 * [1.0]), [5, 10])
+        self.assertEqual({len(history.change_points(steps[:n])) for n in range(history.LEAST_RUNS)}, {0})
+
+    def test_noise_alone_is_seldom_split(self):
+        rng = random.Random(8)
+        for runs, most in ((6, 0.05), (12, 0.02), (40, 0.01)):
+            split = sum(bool(history.change_points([rng.gauss(1, 0.01) for _ in range(runs)])) for _ in range(600))
+            self.assertLessEqual(split / 600, most)
+
+    def test_times_are_drawn_in_the_runs_that_measured_them(self):
+        name, entries = "times GPU head_dim 64", []
+        for run in range(20):
+            counts = {"sim d64 launches": run // 10} if run in (0, 10) else {}
+            measured = {name: [1.0, 1.001, 1.0, 1.002][run % 4] + (run > 12) * 0.1} if run % 2 else {}
+            entries.append({"commit": "c", "date": "d", "reason": "r", "gpu": None, "driver": None,
+                            "figures": {"forward": {**counts, **measured}}})
+        drawn = {s["name"]: s for s in history.page_data(entries)["kernels"]["forward"]}
+        self.assertEqual([run for run, _ in drawn[name]["points"]], list(range(1, 20, 2)))
+        self.assertEqual(drawn[name]["changes"], [13])
+        self.assertEqual([run for run, _ in drawn["sim d64 launches"]["points"]], list(range(20)))
+        self.assertEqual(drawn["sim d64 launches"]["changes"], [10])
+        # Counts that are accepted later say nothing of times.
+        self.assertEqual(history.changes(entries, {"forward": {("sim", "d64", "launches"): 1}}), {})
+
+    def test_figures_are_in_the_order_of_their_numbers_times_first(self):
+        names = ["sim d64\u00b22", "sim d64\u00b210", "times B 128", "times A 64", "times A 128"]
+        self.assertEqual(sorted([("merge", "sim"), *(("forward", name) for name in names)], key=history.order),
+                         [("forward", names[i]) for i in (3, 4, 2, 0, 1)] + [("merge", "sim")])
+
+    def test_no_reason_ends_the_script_of_the_page(self):
+        entry = {"commit": "c", "date": "d", "reason": "</script><!--<script>", "gpu": None, "driver": None,
+                 "figures": {}}
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "page.html")
+            history.write_page([entry], path)
+            with open(path) as file:
+                page = file.read()
+        self.assertEqual([page.count(text) for text in ("<script", "</script", "<!--")], [1, 1, 0])
+        self.assertIn(r"\u003c/script>\u003c!--\u003cscript>", page)
+
+    def test_a_malformed_log_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "log")
+            history.append(path, {})
+            with open(path, "a") as file:
+                file.write("<<<<<<< ours\n")
+            with self.assertRaisesRegex(history.Malformed, "log:2: not JSON"):
+                history.read(path)
+
+
+class AcceptedTimes(unittest.TestCase):
+    """perf.py --accept REASON --times FILE."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.log, self.json = os.path.join(folder.name, "history.jsonl"), os.path.join(folder.name, "times.json")
+        rng = random.Random(9)
+        samples = {name: [[1 + rng.random(), 2 + rng.random()] for _ in range(verdict.LEAST_PAIRS)]
+                   for name in record.CONFIGURATIONS}
+        self.record = {"gpu": "NVIDIA H200", "driver": "580.1", "seconds": 40.0, "samples_ms": samples, "refused": {},
+                       "spoiled": [], "unwatched": None}
+
+    def run_perf(self, *arguments):
+        text = io.StringIO()
+        argv = ["perf.py", "--baselines=/nowhere", f"--history={self.log}", *arguments]
+        with mock.patch("sys.argv", argv), mock.patch.dict(os.environ, BUILD_WORKSPACE_DIRECTORY="/"), \
+                contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            try:
+                status = perf.main()
+            except SystemExit as usage:
+                status = usage.code
+        return status, text.getvalue()
+
+    def accept(self, text=None, reason="faster"):
+        with open(self.json, "w") as file:
+            file.write(json.dumps(self.record) if text is None else text)
+        return self.run_perf("--accept", reason, "--times", self.json)
+
+    def refused(self, why, text=None, **fields):
+        saved, self.record = self.record, {**copy.deepcopy(self.record), **fields}
+        status, said = self.accept(text)
+        self.record = saved
+        self.assertEqual((status, said.count("\n"), os.path.exists(self.log)), (2, 1, False), said)
+        self.assertIn(why, said)
+        self.assertLess(len(said), 400)
+
+    def test_medians_of_head_are_appended_whole_each_time(self):
+        for run in (1, 2):
+            status, said = self.accept()
+            self.assertEqual((status, said), (0, f"accepted: 24 times of NVIDIA H200 in {self.log}\n"))
+            self.assertEqual(len(history.read(self.log)), run)
+        first, second = history.read(self.log)
+        self.assertEqual(first, second)
+        self.assertEqual(sorted(first), ["commit", "date", "driver", "figures", "gpu", "reason", "versions"])
+        self.assertEqual([first[key] for key in ("reason", "gpu", "driver")], ["faster", "NVIDIA H200", "580.1"])
+        self.assertEqual({kernel: len(figures) for kernel, figures in first["figures"].items()},
+                         {"forward": 12, "backward": 12})
+        heads = sorted(head for _, head in self.record["samples_ms"]["forward head_dim 64 seqlen 512 causal"])
+        self.assertAlmostEqual(first["figures"]["forward"]["times NVIDIA H200 head_dim 64 seqlen 512 causal"],
+                               (heads[9] + heads[10]) / 2, places=5)
+
+    def test_an_unwatched_gpu_is_said(self):
+        self.record.update(unwatched="no NVML", driver=None)
+        self.assertEqual(self.accept()[1], f"accepted: 24 times of NVIDIA H200 in {self.log}, clocks and other "
+                         "processes UNCHECKED: no NVML\n")
+
+    def test_invalid_runs_are_refused(self):
+        self.refused("the run is INVALID: 2 processes were on the GPU", spoiled=["2 processes were on the GPU"])
+        name = "forward head_dim 64 seqlen 512 full"
+        samples = dict(self.record["samples_ms"])
+        few = {**samples, name: samples[name][1:]}
+        self.refused("the run is INVALID: 19 pairs in 40 s are too few, at least 20", samples_ms=few)
+        del samples[name]
+        self.refused(f"the run is INVALID: {name} was refused", samples_ms=samples, refused={name: "no"})
+
+    def test_what_is_no_record_is_refused(self):
+        for text in ("", "{", "\0", 100000 * "[", "1" + 10000 * "0"):
+            self.refused("not JSON", text)
+        for text in ("[]", "null", "NaN", '"samples_ms"'):
+            self.refused("the record is", text)
+        self.refused("there is no gpu", "{}")
+        for field in ("gpu", "driver", "seconds", "samples_ms", "refused", "spoiled", "unwatched"):
+            self.refused(f"there is no {field}", json.dumps({k: v for k, v in self.record.items() if k != field}))
+            self.refused(f"{field} is ", **{field: True})
+        self.refused("gpu is ' ', not the name of a GPU", gpu=" ")
+        self.refused("seconds is nan, not a number above 0 and at most 1e+06", seconds=math.nan)
+        self.refused("spoiled is [1], not a list of sentences", spoiled=[1])
+
+    def test_wrong_samples_are_refused(self):
+        name = "backward head_dim 128 seqlen 8192 causal"
+        samples = self.record["samples_ms"]
+        self.refused("samples_ms is {}, not an object of configurations", samples_ms={})
+        self.refused(f"samples_ms misses the configuration '{name}'",
+                     samples_ms={key: value for key, value in samples.items() if key != name})
+        self.refused("samples_ms has what is no configuration that is timed: 'merge head_dim 64'",
+                     samples_ms={**samples, "merge head_dim 64": samples[name]})
+        self.refused(f"samples_ms, {name}, is 7, not a list of pairs", samples_ms={**samples, name: 7})
+        for pair in ([1], [1, 2, 3], [1, "2"], [1, None], [1, True], [0, 1], [-1, 1], [1, math.nan], [1, math.inf],
+                     [1, 1.1e6], [1, 10**4000], 1):
+            self.refused(f"samples_ms, {name}, pair 21 is {pair!r:.60}, not two times above 0 and at most 1e+06 ms",
+                         samples_ms={**samples, name: samples[name] + [pair]})
+
+    def test_wrong_usage_is_refused(self):
+        for arguments, why in ((["--accept", "r", "--times", self.json], "No such file"),
+                               (["--accept", "r", "--times", "/"], "Is a directory"),
+                               (["--accept", " ", "--times", self.json], "--accept wants a reason, in words"),
+                               (["--times", self.json], "--times goes with --accept"),
+                               (["--times", self.json, "--base", "a", "--head", "b"], "--times goes with --accept"),
+                               (["--accept", "r", "--base", "a", "--head", "b"], "not allowed with argument"),
+                               (["--accept", "r", "--page", "p"], "not allowed with argument"),
+                               (["--page", "/nowhere/page.html"], "--page: [Errno 2] No such file")):
+            status, said = self.run_perf(*arguments)
+            self.assertEqual((status, os.path.exists(self.log)), (2, False), said)
+            self.assertIn(why, said)
 
 
 if __name__ == "__main__":
