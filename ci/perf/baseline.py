@@ -73,6 +73,7 @@ class Comparison:
     def __init__(self):
         self.worse, self.broken, self.better, self.unchecked = [], [], [], []
         self.checked = 0
+        self.missing = set()  # why there are unchecked ones
 
     def passes(self):
         return not self.worse and not self.broken and self.checked > 0
@@ -80,8 +81,6 @@ class Comparison:
 
 def compare(counts, baselines):
     result = Comparison()
-    for source, why in sorted(counts.unchecked.items()):
-        result.unchecked.append(f"UNCHECKED {source}: {why}")
     for kernel in sorted(set(baselines) | set(counts.figures)):
         now = counts.figures.get(kernel, {})
         if kernel not in baselines:
@@ -90,20 +89,28 @@ def compare(counts, baselines):
         versions, before = baselines[kernel]
         for source in sorted({k[0] for k in now} | {k[0] for k in before}):
             compare_source(result, kernel, source, counts, versions, now, before)
-    result.unchecked = sorted(set(result.unchecked))
     return result
 
 
+def why_unchecked(source, counts, versions):
+    """A sentence, or None where now can be compared with before."""
+    here = counts.versions.get(source)
+    if here and source in versions and versions[source] != here:
+        return f"the baseline is of {versions[source]}, this is {here}"
+    return counts.unchecked.get(source)
+
+
 def compare_source(result, kernel, source, counts, versions, now, before):
+    keys = sorted(k for k in set(now) | set(before) if k[0] == source)
+    why = why_unchecked(source, counts, versions)
+    if why:
+        result.unchecked += [f"UNCHECKED {kernel}, {item}, {count}: {why}" for _, item, count in keys]
+        result.missing.add(why)
+        return
     if source not in counts.versions:
-        if source not in counts.unchecked:
-            result.broken.append(f"NOT COUNTED {kernel}: the baseline has {source}, which nothing counts")
+        result.broken.append(f"NOT COUNTED {kernel}: the baseline has {source}, which nothing counts")
         return
-    if source in versions and versions[source] != counts.versions[source]:
-        result.unchecked.append(f"UNCHECKED {source}: the baseline is of {versions[source]}, "
-                                f"these counts of {counts.versions[source]}")
-        return
-    for key in sorted(k for k in set(now) | set(before) if k[0] == source):
+    for key in keys:
         what = f"{kernel}, {key[1]}, {key[2]}"
         if key not in before:
             result.broken.append(f"NO BASELINE {what}: {now[key]}")

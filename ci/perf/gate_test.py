@@ -77,8 +77,45 @@ class Comparisons(unittest.TestCase):
 
     def test_another_compiler_is_unchecked(self):
         result = self.compare(ONE, sim="gcc 2")
-        self.assertEqual(result.unchecked, ["UNCHECKED sim: the baseline is of gcc 1, these counts of gcc 2"])
+        self.assertEqual(result.unchecked,
+                         ["UNCHECKED forward, d64, barrier_waits: the baseline is of gcc 1, this is gcc 2"])
         self.assertFalse(result.passes())  # nothing was checked at all
+
+    def printed(self, figures, versions, unchecked, baselines):
+        counts = counts_of(figures, **versions)
+        counts.unchecked = unchecked
+        result, text = baseline.compare(counts, baselines), io.StringIO()
+        with contextlib.redirect_stdout(text):
+            perf.print_comparison(result)
+        return result.passes(), text.getvalue().splitlines()
+
+    def test_each_count_of_a_missing_tool_is_unchecked(self):
+        versions, sim = BASE["forward"]
+        lacking = {"ptxas": "there is no nvcc", "callgrind": "there is no valgrind"}
+        nvcc = {("ptxas", "sm_80 k<64>", "registers"): 8, ("ptxas", "sm_80 k<64>", "code_bytes"): 64}
+        base = {"forward": ({**versions, "ptxas": "nvcc 1"}, {**sim, **nvcc}),
+                "dbias": ({"ptxas": "nvcc 1"}, {("ptxas", "sm_80 dbias", "registers"): 9}),
+                "host": ({"callgrind": "gcc 1"}, {("callgrind", "plan", "instructions"): 7})}
+        lines = ["UNCHECKED dbias, sm_80 dbias, registers: there is no nvcc",
+                 "UNCHECKED forward, sm_80 k<64>, code_bytes: there is no nvcc",
+                 "UNCHECKED forward, sm_80 k<64>, registers: there is no nvcc",
+                 "UNCHECKED host, plan, instructions: there is no valgrind"]
+        rest = "0 better, 0 without a partner, 4 UNCHECKED: there is no nvcc; there is no valgrind"
+        self.assertEqual(self.printed(ONE, {"sim": "gcc 1"}, lacking, base),
+                         (True, lines + ["PASS: 1 counts, 0 worse, " + rest]))
+        self.assertEqual(self.printed({k: 101 for k in ONE}, {"sim": "gcc 1"}, lacking, base),
+                         (False, lines + ["WORSE   forward, d64, barrier_waits: 100 -> 101, +1.00 %",
+                                          "FAIL: 1 counts, 1 worse, " + rest]))
+
+    def test_nothing_is_unchecked_where_every_tool_is_there(self):
+        self.assertEqual(self.printed(ONE, {"sim": "gcc 1"}, {}, BASE),
+                         (True, ["PASS: 1 counts, 0 worse, 0 better, 0 without a partner"]))
+
+    def test_a_source_that_nothing_counts_is_not_unchecked_but_broken(self):
+        versions, sim = BASE["forward"]
+        base = {"forward": ({**versions, "ptxas": "nvcc 1"}, {**sim, ("ptxas", "k", "registers"): 8})}
+        self.assertEqual(self.compare(ONE, base).broken,
+                         ["NOT COUNTED forward: the baseline has ptxas, which nothing counts"])
 
     def test_nothing_counted_fails(self):
         self.assertFalse(baseline.compare(collect.Counts(), {}).passes())

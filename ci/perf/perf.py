@@ -60,8 +60,9 @@ def print_comparison(result):
     for line in result.worse:
         print("WORSE   " + line)
     verdict = "PASS" if result.passes() else "FAIL"
+    unchecked = f", {len(result.unchecked)} UNCHECKED: {'; '.join(sorted(result.missing))}" if result.unchecked else ""
     print(f"{verdict}: {result.checked} counts, {len(result.worse)} worse, {len(result.better)} better, "
-          f"{len(result.broken)} without a partner" + (", some sources UNCHECKED" if result.unchecked else ""))
+          f"{len(result.broken)} without a partner" + unchecked)
 
 
 def entry_of(reason, gpu, driver, versions, figures):
