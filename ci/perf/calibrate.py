@@ -24,6 +24,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
 import times
 import verdict
 
+RECORDED = sorted(glob.glob(os.path.join(HERE, "recorded", "*")))
 BLOCK = 10         # rounds
 SLOWDOWN = 0.03
 UNIT = 1e-5        # of ln(head / base), in files
@@ -135,12 +136,13 @@ def estimate(runs, trials, seed=1):
 
 def print_estimate(e):
     worst = min(e["found"], key=e["found"].get)
+    mean = sum(e["found"].values()) / len(e["found"])
     print(f"{e['runs']} recorded A/A runs of {e['minutes']:.1f} minutes in all, from {e['starts']} machine starts; "
           f"{e['alarmed_runs']} of them give an alarm, whole")
     print(f"false alarms: {e['false_alarms']} of {e['trials']} resampled runs, upper 95 % limit "
           f"{100 * e['false_alarm_limit']:.2f} %")
     print(f"a slowdown of {100 * SLOWDOWN:.0f} % in one configuration alone: found in "
-          f"{100 * sum(e['found'].values()) / len(e['found']):.1f} % of {e['trials'] // len(e['found'])} resampled runs "
+          f"{100 * mean:.1f} % of {e['trials'] // len(e['found'])} resampled runs "
           f"each, least in {worst}: {100 * e['found'][worst]:.1f} %; {e['looks']:.2f} looks a run")
 
 
@@ -153,7 +155,7 @@ def main():
         command.add_argument("--out", default="recorded")
         command.add_argument(*(["--runs"] if name == "record" else ["--seed"]), type=int, default=10)
     command = commands.add_parser("estimate")
-    command.add_argument("files", nargs="*", default=sorted(glob.glob(os.path.join(HERE, "recorded", "*"))))
+    command.add_argument("files", nargs="*", default=RECORDED)
     command.add_argument("--trials", type=int, default=1000)
     args = parser.parse_args()
     if args.command == "record":

@@ -227,7 +227,8 @@ class Runs(unittest.TestCase):
 
     def status(self, shift=0.0, pairs=30, **observed):
         rng = random.Random(6)
-        samples = {n: [(1.0, math.exp(rng.gauss(shift if n == "b" else 0, 0.004))) for _ in range(pairs)] for n in "abc"}
+        shifts = {"a": 0, "b": shift, "c": 0}
+        samples = {n: [(1.0, math.exp(rng.gauss(s, 0.004))) for _ in range(pairs)] for n, s in shifts.items()}
         judged = verdict.judge(times.differences(samples))
         text = io.StringIO()
         with contextlib.redirect_stdout(text):
@@ -247,6 +248,16 @@ class Runs(unittest.TestCase):
                              {"refused": {"a": "no"}}):
                 status, text = self.status(shift, **observed)
                 self.assertEqual((status, text[:8]), (2, "INVALID:"))
+
+    def test_tables_have_aggregates(self):
+        samples = {f"{direction} {n}": [(1.0, math.exp(shift))] * 25
+                   for direction, shift in (("forward", 0.02), ("backward", -0.01)) for n in range(3)}
+        found = times.aggregates(samples)
+        self.assertEqual(list(found), ["forward", "backward"])
+        for direction, shift in (("forward", 0.02), ("backward", -0.01)):
+            for value in found[direction]:
+                self.assertAlmostEqual(value, shift)
+        self.assertEqual(times.aggregates({}), {})
 
     def test_an_unwatched_gpu_is_said(self):
         self.assertTrue(self.status(unwatched="no NVML")[1].endswith("clocks and other processes UNCHECKED\n"))
@@ -294,6 +305,14 @@ class Calibration(unittest.TestCase):
     def test_a_process_that_is_slower_as_a_whole_is_an_alarm(self):
         e = calibrate.estimate(self.recorded(0.02), 60)
         self.assertEqual((e["alarmed_runs"], e["false_alarms"]), (4, 60))
+
+    def test_what_is_published_of_the_recorded_runs(self):
+        runs = [run for path in calibrate.RECORDED for run in calibrate.read(path)]
+        e = calibrate.estimate(runs, 480, seed=2)
+        self.assertGreaterEqual(e["starts"], 3)
+        self.assertLess(e["false_alarm_limit"], 0.01)
+        self.assertEqual(e["alarmed_runs"], 0)
+        self.assertGreaterEqual(min(e["found"].values()), 0.95)
 
     def test_upper_limits(self):
         self.assertAlmostEqual(calibrate.upper_limit(0, 300), 1 - 0.05**(1 / 300), places=9)

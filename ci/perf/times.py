@@ -50,7 +50,8 @@ def library_of(bundle, folder, side):
             shutil.copy(os.path.join(bundle, "bin", "libbench.so"), out)
         elif tarfile.is_tarfile(bundle):
             with tarfile.open(bundle) as tar:
-                tar.extractall(folder, [m for m in tar if re.fullmatch(r"gpu_bundle/(lib/.*|bin/libbench\.so)", m.name)])
+                wanted = re.compile(r"gpu_bundle/(lib/.*|bin/libbench\.so)")
+                tar.extractall(folder, [member for member in tar if wanted.fullmatch(member.name)])
             os.rename(os.path.join(folder, "gpu_bundle"), os.path.join(folder, side))
             os.rename(os.path.join(os.path.dirname(out), "libbench.so"), out)
         else:
@@ -100,12 +101,24 @@ def differences(samples):
     return {name: [math.log(head / base) for base, head in pairs] for name, pairs in samples.items()}
 
 
+def aggregates(samples):
+    """Of the table of each direction, as far as it was timed."""
+    found = {}
+    for direction in ours.RESULTS:
+        table = {name: pairs for name, pairs in samples.items() if name.startswith(direction + " ")}
+        if table:
+            found[direction] = verdict.aggregate(differences(table))
+    return found
+
+
 def prepared(bench, libraries):
     """Calls by configuration, and the sentences of those refused."""
     calls, refused = {}, {}
     for shape in SHAPES:
         for direction in ours.RESULTS:
             name = name_of(shape, direction)
+            if direction == "backward" and name_of(shape, "forward") in refused:
+                continue  # it would read what no forward pass wrote
             try:
                 call = {side: Call(bench, library, shape, direction) for side, library in libraries.items()}
             except ours.Refused as sentence:
@@ -139,11 +152,11 @@ def measured(base, head, seconds, seed, decide=verdict.decide):
         return {"gpu": gpu.name(), "driver": watch.driver_version(), "date": datetime.date.today().isoformat(),
                 "seconds": time.monotonic() - begin, "looks": looks, "samples_ms": samples, "refused": refused,
                 "clocks_mhz": watch.clocks, "capped": watch.capped, "spoiled": watch.spoiled(),
-                "unwatched": watch.why, "verdicts": verdicts, "aggregate": verdict.aggregate(differences(samples))}
+                "unwatched": watch.why, "verdicts": verdicts, "aggregates": aggregates(samples)}
 
 
 def pairs_of(record):
-    return min(len(pairs) for pairs in record["samples_ms"].values())
+    return min((len(pairs) for pairs in record["samples_ms"].values()), default=0)
 
 
 def print_record(record):
@@ -157,8 +170,9 @@ def print_record(record):
         print(f"{word:7} {name:42} {100 * middle:+6.2f} % [{100 * low:+.2f}, {100 * high:+.2f}] p {p:.1e}{more}")
     for name, why in record["refused"].items():
         print(f"REFUSED {name}: {why}")
-    middle, low, high = record["aggregate"]
-    print(f"all     geometric mean {100 * middle:+.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]")
+    for direction, (middle, low, high) in record["aggregates"].items():
+        name = f"{direction}, geometric mean"
+        print(f"all     {name:42} {100 * middle:+6.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]")
     if record["unwatched"]:
         print(f"UNCHECKED: clocks and other processes: {record['unwatched']}")
 
@@ -168,8 +182,8 @@ def faults(record):
     found = list(record["spoiled"])
     found += [f"{name} was refused" for name in record["refused"]]
     if pairs_of(record) < verdict.LEAST_PAIRS:
-        found.append(f"{pairs_of(record)} pairs in {record['seconds']:.0f} s are too few, at least {verdict.LEAST_PAIRS} "
-                     "are wanted")
+        found.append(f"{pairs_of(record)} pairs in {record['seconds']:.0f} s are too few, "
+                     f"at least {verdict.LEAST_PAIRS} are wanted")
     return found
 
 

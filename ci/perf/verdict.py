@@ -100,7 +100,7 @@ def judge(samples, looks=1):
 
 
 def decide(more, is_time_left):
-    """Verdicts and how many looks they took. `more(rounds)` takes pairs and returns all so far, as `judge` wants them."""
+    """Verdicts, and how many looks they took. `more(rounds)` takes pairs and returns all so far, as `judge` wants."""
     for look in range(1, MOST_LOOKS + 1):
         verdicts = judge(more(ROUNDS), MOST_LOOKS)
         if all(v[0] != "UNSURE" for v in verdicts.values()) or not is_time_left():
@@ -109,7 +109,7 @@ def decide(more, is_time_left):
 
 
 def aggregate(samples):
-    """Of a table: the geometric mean of its configurations' effects, and its interval by round."""
+    """Of a table that is not empty: the geometric mean of its configurations' effects, and its interval by round."""
     rounds = min(len(d) for d in samples.values())
     means = [sum(d[i] for d in samples.values()) / len(samples) for i in range(rounds)]
     return effect(means)
