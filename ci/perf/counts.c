@@ -64,6 +64,7 @@ static void print_counts(const char *kernel, const char *problem, struct sim_gpu
 #define PRINT(count) print_count(kernel, problem, #count, c->count)
     PRINT(launches);
     PRINT(blocks);
+    PRINT(dynamic_shared_bytes);
     PRINT(global_read_bytes);
     PRINT(global_write_bytes);
     PRINT(global_read_sectors);

@@ -9,6 +9,7 @@ import math
 import os
 import random
 import sys
+import tarfile
 import tempfile
 import unittest
 from unittest import mock
@@ -218,7 +219,7 @@ class Verdicts(unittest.TestCase):
                 return {"a": taken}
             return verdict.decide(more, is_time_left)[1], len(taken)
         self.assertEqual(decided(0.004, lambda: True), (1, verdict.ROUNDS))
-        self.assertEqual(decided(0.5, lambda: True), (verdict.MOST_LOOKS, verdict.MOST_LOOKS * verdict.ROUNDS))
+        self.assertEqual(decided(0.5, lambda: True), (verdict.MOST_LOOKS, verdict.ROUNDS << verdict.MOST_LOOKS - 1))
         self.assertEqual(decided(0.5, lambda: False), (1, verdict.ROUNDS))
 
 
@@ -249,57 +250,113 @@ class Runs(unittest.TestCase):
                 status, text = self.status(shift, **observed)
                 self.assertEqual((status, text[:8]), (2, "INVALID:"))
 
-    def test_tables_have_aggregates(self):
-        samples = {f"{direction} {n}": [(1.0, math.exp(shift))] * 25
-                   for direction, shift in (("forward", 0.02), ("backward", -0.01)) for n in range(3)}
-        found = times.aggregates(samples)
-        self.assertEqual(list(found), ["forward", "backward"])
-        for direction, shift in (("forward", 0.02), ("backward", -0.01)):
-            for value in found[direction]:
-                self.assertAlmostEqual(value, shift)
-        self.assertEqual(times.aggregates({}), {})
+    def test_tables_have_verdicts(self):
+        rng = random.Random(8)
+        samples = {f"{direction} {n}": [rng.gauss(shift, 0.002) for _ in range(30)]
+                   for direction, shift in (("forward", 0.008), ("backward", -0.0001)) for n in range(12)}
+        tables = times.tables_of(samples)
+        found = verdict.judge({**samples, **tables}, 1, tables)
+        self.assertEqual([found[f"{d}, geometric mean of all"][0] for d in ("forward", "backward")], ["SLOWER", "SAME"])
+        self.assertEqual({found[name][0] for name in samples}, {"SAME"})
+        self.assertEqual(times.tables_of({}), {})
+
+    def test_times_that_are_none_are_refused(self):
+        for wrong in (math.nan, math.inf):
+            with self.assertRaisesRegex(ValueError, "no number above zero"):
+                verdict.judge({"a": [0.1] * 30, "b": [wrong] * 30})
+
+    def test_a_gpu_that_fails_says_nothing(self):
+        class Gpu:
+            def sample_ms(self, call):
+                return call
+
+        class Blind:
+            def look(self):
+                pass
+        for wrong in (0.0, -1.0, math.nan, math.inf):
+            calls = {"a": {"base": 1.0, "head": wrong, "before": times.nothing}}
+            with self.assertRaisesRegex(RuntimeError, "a call of head, a, took"):
+                times.take_pairs(Gpu(), calls, {"a": []}, 1, Blind(), random.Random(1), lambda: True)
+        failures = (RuntimeError("cuEventSynchronize: an illegal memory access"), times.ours.Refused("no"),
+                    times.NoBundle("no"), OSError("no"))
+        for failure in failures:
+            with mock.patch.object(times, "measured", side_effect=failure):
+                text = io.StringIO()
+                with contextlib.redirect_stdout(text):
+                    self.assertEqual(times.gate("a", "b", 1, None), 2)
+                self.assertEqual(text.getvalue(), f"INVALID: {failure}\n")
+
+    def test_only_plain_files_come_out_of_a_bundle(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, out = os.path.join(folder, "b.tar"), os.path.join(folder, "side")
+            with tarfile.open(path, "w") as tar:
+                for name, link in (("lib/x.so", None), ("lib/away", "/tmp"), ("lib/away/y", None),
+                                   ("bin/libbench.so", None), ("../up", None), ("bin/other", None)):
+                    member = tarfile.TarInfo("gpu_bundle/" + name)
+                    member.type, member.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
+                    tar.addfile(member, io.BytesIO())
+            os.makedirs(os.path.join(out, "bin"))
+            with tarfile.open(path) as tar:
+                times.extract(tar, out)
+            files = sorted(os.path.join(where, f)[len(out) + 1:] for where, _, names in os.walk(out) for f in names)
+        self.assertEqual(files, ["bin/libbench.so", "lib/x.so"])
 
     def test_an_unwatched_gpu_is_said(self):
         self.assertTrue(self.status(unwatched="no NVML")[1].endswith("clocks and other processes UNCHECKED\n"))
 
     def test_what_nvml_shows(self):
         class Shows:
-            def __init__(self, reasons, processes):
-                self.reasons, self.processes = reasons, processes
+            def __init__(self, reasons=0, processes=1, clocks=(1980,), errors=(0, 0, 0)):
+                self.reasons, self.processes, self.clocks, self.errors = reasons, processes, list(clocks), errors
 
             def nvmlDeviceGetCurrentClocksThrottleReasons(self, _, reasons):
                 reasons._obj.value = self.reasons
-                return 0
+                return self.errors[0]
 
             def nvmlDeviceGetClockInfo(self, _, kind, clock):
+                clock._obj.value = self.clocks.pop(0)
+                return self.errors[1] if kind == nvml.SM_CLOCK else 2
+
+            def nvmlDeviceGetMaxClockInfo(self, _, kind, clock):
                 clock._obj.value = 1980
                 return 0 if kind == nvml.SM_CLOCK else 2
 
             def nvmlDeviceGetComputeRunningProcesses_v3(self, _, count, processes):
                 count._obj.value = self.processes
-                return 0 if len(processes) >= self.processes else 7
+                return self.errors[2] or (0 if len(processes) >= self.processes else 7)
 
-        def seen(*shows):
+        def seen(looks=1, **shows):
             watch = nvml.Watch("GPU-of-this-test")
-            watch.nvml = Shows(*shows)
-            watch.look()
-            return watch.spoiled(), watch.capped, watch.clocks
-        self.assertEqual(seen(0, 1), ([], False, [1980]))
-        self.assertEqual(seen(nvml.POWER_CAP, 1), ([], True, [1980]))
-        self.assertEqual(seen(0x40, 1)[0], ["clocks were held down: hardware thermal slowdown"])
-        self.assertEqual(seen(0, 2)[0], ["2 processes were on the GPU"])
+            watch.nvml, watch.why = Shows(**shows), None
+            for _ in range(looks):
+                watch.look()
+            return watch.spoiled(), watch.capped, watch.why
+        self.assertEqual(seen(), ([], False, None))
+        self.assertEqual(seen(reasons=nvml.POWER_CAP), ([], True, None))
+        self.assertEqual(seen(reasons=nvml.POWER_CAP, clocks=[1200])[0],
+                         ["the power cap held the SM clock at 1200 of 1980 MHz"])
+        self.assertEqual(seen(2, clocks=[1980, 1700])[0], ["the SM clock fell from 1980 to 1700 MHz"])
+        self.assertEqual(seen(reasons=0x40)[0], ["clocks were held down: hardware thermal slowdown"])
+        self.assertEqual(seen(processes=2)[0], ["2 processes were on the GPU"])
+        self.assertEqual(seen(processes=70, reasons=0x40)[0],
+                         ["clocks were held down: hardware thermal slowdown", "70 processes were on the GPU"])
+        self.assertEqual(seen(processes=0), ([], False, "NVML shows no processes, not even this one"))
+        for n, what in enumerate(("reasons", "clocks", "processes")):
+            errors = tuple(999 if i == n else 0 for i in range(3))
+            self.assertEqual(seen(reasons=0x20, errors=errors)[2], f"NVML does not say what {what} it sees (error 999)")
 
 
 class Calibration(unittest.TestCase):
     def recorded(self, bias):
         rng = random.Random(7)
-        return [{"start": str(n % 3), "seconds": 30, "differences":
+        return [{"start": str(n % 3), "unit": str(n), "seconds": 30, "differences":
                  {name: [round((rng.gauss(0, 0.003) + (bias if name == "b" else 0)) / calibrate.UNIT)
                          for _ in range(120)] for name in "abc"}} for n in range(4)]
 
     def test_runs_alike_give_no_alarm_and_slowdowns_are_found(self):
         e = calibrate.estimate(self.recorded(0), 300)
-        self.assertEqual((e["runs"], e["minutes"], e["starts"], e["alarmed_runs"], e["false_alarms"]), (4, 2, 3, 0, 0))
+        self.assertEqual((e["runs"], e["minutes"], e["starts"], e["units"]), (4, 2, 3, 4))
+        self.assertEqual((e["alarmed_runs"], e["false_alarms"]), (0, 0))
         self.assertEqual(set(e["found"].values()), {1.0})
 
     def test_a_process_that_is_slower_as_a_whole_is_an_alarm(self):

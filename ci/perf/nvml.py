@@ -7,7 +7,9 @@ SM_CLOCK = 1        # NVML_CLOCK_SM
 # nvmlClocksEventReasons: what holds clocks below what was asked for.
 HELD_DOWN = {0x08: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
              0x80: "power brake"}
-POWER_CAP = 0x04    # how such GPUs work under load, not a fault: both calls of a pair meet it
+POWER_CAP = 0x04    # how such GPUs work under load: a fault only where it takes much of the clock
+STEADY = 0.9        # of the highest clock: below that times are of another machine
+INSUFFICIENT_SIZE = 7
 
 
 class Process(ctypes.Structure):
@@ -40,20 +42,39 @@ class Watch:
             return
         reasons, clock = c_uint64(), c_uint()
         count, processes = c_uint(64), (Process * 64)()
-        errors = [self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.device, byref(reasons)),
-                  self.nvml.nvmlDeviceGetClockInfo(self.device, SM_CLOCK, byref(clock)),
-                  self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.device, byref(count), processes)]
-        if any(errors):
-            self.why = f"NVML does not say what it sees (errors {errors})"
-            return
-        self.seen |= {text for bit, text in HELD_DOWN.items() if reasons.value & bit}
-        self.capped = self.capped or bool(reasons.value & POWER_CAP)
-        self.clocks.append(clock.value)
-        self.most_processes = max(self.most_processes, count.value)
+        errors = {"reasons": self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.device, byref(reasons)),
+                  "clocks": self.nvml.nvmlDeviceGetClockInfo(self.device, SM_CLOCK, byref(clock)),
+                  "processes": self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.device, byref(count), processes)}
+        if errors["processes"] == INSUFFICIENT_SIZE:
+            errors["processes"] = 0  # `count` says how many there are
+        elif errors["processes"] == 0 and count.value == 0:
+            self.why = "NVML shows no processes, not even this one"
+        for what, error in errors.items():
+            if error != 0:
+                self.why = f"NVML does not say what {what} it sees (error {error})"
+        if errors["reasons"] == 0:
+            self.seen |= {text for bit, text in HELD_DOWN.items() if reasons.value & bit}
+            self.capped = self.capped or bool(reasons.value & POWER_CAP)
+        if errors["clocks"] == 0:
+            self.clocks.append(clock.value)
+        if errors["processes"] == 0:
+            self.most_processes = max(self.most_processes, count.value)
+
+    def highest_clock(self):
+        clock = c_uint()
+        if self.nvml is None or self.nvml.nvmlDeviceGetMaxClockInfo(self.device, SM_CLOCK, byref(clock)) != 0:
+            return None
+        return clock.value
 
     def spoiled(self):
         """Sentences; none: nothing was seen."""
         found = [f"clocks were held down: {text}" for text in sorted(self.seen)]
         if self.most_processes > 1:
             found.append(f"{self.most_processes} processes were on the GPU")
+        low, high = min(self.clocks, default=0), max(self.clocks, default=0)
+        highest = self.highest_clock()
+        if low < STEADY * high:
+            found.append(f"the SM clock fell from {high} to {low} MHz")
+        elif self.capped and highest is not None and low < STEADY * highest:
+            found.append(f"the power cap held the SM clock at {low} of {highest} MHz")
         return found

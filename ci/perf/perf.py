@@ -107,12 +107,15 @@ def main():
     if args.times is not None and args.accept is None:
         print("--times goes with --accept")
         return 2
-    if args.base or args.head:
+    if args.base is not None or args.head is not None:
         if not (args.base and args.head):
-            print("--base and --head go together")
+            print("--base and --head go together, each with a bundle")
             return 2
-        return times.gate(user_path(args.base), user_path(args.head), args.seconds, 1,
+        return times.gate(user_path(args.base), user_path(args.head), args.seconds,
                           user_path(args.json) if args.json else None)
+    if args.json is not None:
+        print("--json goes with --base and --head")
+        return 2
     if args.accept is not None and not args.accept.strip():
         print("--accept wants a reason, in words")
         return 2

@@ -7,8 +7,10 @@ A bundle is gpu_bundle.tar, a folder of what is in it, or its libbench.so. Both 
 same buffers."""
 
 import argparse
+import contextlib
 import datetime
 import json
+import lzma
 import math
 import os
 import random
@@ -18,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import zlib
 
 import cuda
 import measure
@@ -37,28 +40,36 @@ def name_of(shape, direction):
     return f"{direction} head_dim {shape[4]} seqlen {shape[3]} {'causal' if shape[5] else 'full'}"
 
 
+def extract(tar, folder):
+    """libbench.so and the libraries beside it: plain files alone, as a link could lead out of the folder."""
+    wanted = re.compile(r"gpu_bundle/((lib|bin)/[\w.+-]+)")
+    os.mkdir(os.path.join(folder, "lib"))
+    for member in tar:
+        name = wanted.fullmatch(member.name)
+        if member.isfile() and name and (name[2] == "lib" or name[1] == "bin/libbench.so"):
+            with open(os.path.join(folder, name[1]), "wb") as file:
+                shutil.copyfileobj(tar.extractfile(member), file)
+
+
 def library_of(bundle, folder, side):
     """libbench.so of a bundle, as a file of its own: the loader takes one file twice for one library. It finds what it
     needs in ../lib."""
     if not os.path.exists(bundle):
         raise NoBundle(f"--{side}: there is no {bundle}")
     out = os.path.join(folder, side, "bin", f"libbench_{side}.so")
+    os.makedirs(os.path.dirname(out))
     try:
         if os.path.isdir(bundle):
             shutil.copytree(os.path.join(bundle, "lib"), os.path.join(folder, side, "lib"))
-            os.mkdir(os.path.dirname(out))
             shutil.copy(os.path.join(bundle, "bin", "libbench.so"), out)
         elif tarfile.is_tarfile(bundle):
             with tarfile.open(bundle) as tar:
-                wanted = re.compile(r"gpu_bundle/(lib/.*|bin/libbench\.so)")
-                tar.extractall(folder, [member for member in tar if wanted.fullmatch(member.name)])
-            os.rename(os.path.join(folder, "gpu_bundle"), os.path.join(folder, side))
+                extract(tar, os.path.join(folder, side))
             os.rename(os.path.join(os.path.dirname(out), "libbench.so"), out)
         else:
-            os.makedirs(os.path.dirname(out))
             shutil.copy(bundle, out)
         return ours.Library(out)
-    except (OSError, AttributeError, tarfile.TarError) as error:
+    except (OSError, EOFError, AttributeError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
         raise NoBundle(f"--{side}: {bundle} is no GPU bundle with a libbench.so: {error}") from None
 
 
@@ -92,6 +103,9 @@ def take_pairs(bench, calls, samples, rounds, watch, rng, is_time_left):
             rng.shuffle(sides)
             calls[name]["before"]()
             times = {side: bench.sample_ms(calls[name][side]) for side in sides}
+            for side, ms in times.items():
+                if not 0 < ms < math.inf:
+                    raise RuntimeError(f"a call of {side}, {name}, took {ms} ms")
             samples[name].append((times["base"], times["head"]))
         watch.look()
 
@@ -101,13 +115,13 @@ def differences(samples):
     return {name: [math.log(head / base) for base, head in pairs] for name, pairs in samples.items()}
 
 
-def aggregates(samples):
-    """Of the table of each direction, as far as it was timed."""
+def tables_of(samples):
+    """{name: means of rounds} of the table of each direction, as far as it was timed; `samples` are differences."""
     found = {}
     for direction in ours.RESULTS:
-        table = {name: pairs for name, pairs in samples.items() if name.startswith(direction + " ")}
+        table = {name: values for name, values in samples.items() if name.startswith(direction + " ")}
         if table:
-            found[direction] = verdict.aggregate(differences(table))
+            found[f"{direction}, geometric mean of all"] = verdict.mean_of_table(table)
     return found
 
 
@@ -118,19 +132,23 @@ def prepared(bench, libraries):
         for direction in ours.RESULTS:
             name = name_of(shape, direction)
             if direction == "backward" and name_of(shape, "forward") in refused:
-                continue  # it would read what no forward pass wrote
+                refused[name] = "its forward pass was refused, whose results it reads"
+                continue
+            call = {}
             try:
-                call = {side: Call(bench, library, shape, direction) for side, library in libraries.items()}
+                for side, library in libraries.items():
+                    call[side] = Call(bench, library, shape, direction)
             except ours.Refused as sentence:
-                refused[name] = str(sentence)
+                refused[name] = f"by {side}: {sentence}"
                 continue
             call["before"] = nothing if direction == "forward" else calls[name_of(shape, "forward")]["head"]  # o, lse
             calls[name] = call
     return calls, refused
 
 
-def measured(base, head, seconds, seed, decide=verdict.decide):
-    """A record: every pair, what was observed, the verdicts."""
+def measured(base, head, seconds, seed=None, decide=verdict.decide):
+    """A record: every pair, what was observed, the verdicts. `seed`: of the order; None: another each time."""
+    seed = random.SystemRandom().randrange(1 << 30) if seed is None else seed
     begin, rng = time.monotonic(), random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         libraries = {"base": library_of(base, folder, "base"), "head": library_of(head, folder, "head")}
@@ -148,11 +166,11 @@ def measured(base, head, seconds, seed, decide=verdict.decide):
             return differences(samples)
 
         take_pairs(bench, calls, {name: [] for name in calls}, measure.WARM_UP, watch, rng, is_time_left)
-        verdicts, looks = decide(more, is_time_left)
-        return {"gpu": gpu.name(), "driver": watch.driver_version(), "date": datetime.date.today().isoformat(),
+        verdicts, looks = decide(more, is_time_left, tables_of) if is_time_left() else ({}, 0)
+        return {"gpu": gpu.name(), "uuid": gpu.uuid(), "seed": seed, "driver": watch.driver_version(), "date": datetime.date.today().isoformat(),
                 "seconds": time.monotonic() - begin, "looks": looks, "samples_ms": samples, "refused": refused,
                 "clocks_mhz": watch.clocks, "capped": watch.capped, "spoiled": watch.spoiled(),
-                "unwatched": watch.why, "verdicts": verdicts, "aggregates": aggregates(samples)}
+                "unwatched": watch.why, "verdicts": verdicts}
 
 
 def pairs_of(record):
@@ -166,13 +184,10 @@ def print_record(record):
           + (", held by the power cap at times, which meets both sides of a pair" if record["capped"] else ""))
     print(f"effect: head's time / base's - 1, its {100 * verdict.CONFIDENCE:.0f} % interval, corrected p")
     for name, (word, middle, low, high, p, wanted) in record["verdicts"].items():
-        more = f", wants about {wanted} pairs" if word == "UNSURE" else ""
+        more = f", wants about {wanted} pairs more" if word == "UNSURE" else ""
         print(f"{word:7} {name:42} {100 * middle:+6.2f} % [{100 * low:+.2f}, {100 * high:+.2f}] p {p:.1e}{more}")
     for name, why in record["refused"].items():
         print(f"REFUSED {name}: {why}")
-    for direction, (middle, low, high) in record["aggregates"].items():
-        name = f"{direction}, geometric mean"
-        print(f"all     {name:42} {100 * middle:+6.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]")
     if record["unwatched"]:
         print(f"UNCHECKED: clocks and other processes: {record['unwatched']}")
 
@@ -192,24 +207,25 @@ def exit_status(record):
         print("INVALID: " + "; ".join(faults(record)))
         return 2
     words = [v[0] for v in record["verdicts"].values()]
-    print(("FAIL" if "SLOWER" in words else "PASS") + ": " +
-          ", ".join(f"{words.count(w)} {w}" for w in ("SLOWER", "FASTER", "SAME", "UNSURE"))
+    verdict_word = "FAIL" if "SLOWER" in words else "UNSURE" if "UNSURE" in words else "PASS"
+    print(f"{verdict_word}: " + ", ".join(f"{words.count(w)} {w}" for w in ("SLOWER", "FASTER", "SAME", "UNSURE"))
           + (", clocks and other processes UNCHECKED" if record["unwatched"] else ""))
     return 1 if "SLOWER" in words else 0
 
 
-def gate(base, head, seconds, seed, json_path):
+def gate(base, head, seconds, json_path):
+    """Exit status: 0, also where there is no GPU; 1 where a time is slower; 2 where the run says nothing."""
     try:
-        record = measured(base, head, seconds, seed)
-    except NoBundle as sentence:
-        print(f"INVALID: {sentence}")
-        return 2
+        with open(json_path, "w") if json_path else contextlib.nullcontext() as file:
+            record = measured(base, head, seconds)
+            if file:
+                json.dump(record, file)
     except cuda.NoGpu as missing:
         print(f"UNCHECKED: timing needs an NVIDIA GPU: {missing}")
         return 0
-    if json_path:
-        with open(json_path, "w") as file:
-            json.dump(record, file)
+    except (NoBundle, ours.Refused, OSError, RuntimeError, AttributeError) as error:  # the last: an NVML of other times
+        print(f"INVALID: {error}")
+        return 2
     if pairs_of(record) > 0:
         print_record(record)
     return exit_status(record)
@@ -220,10 +236,9 @@ def main():
     parser.add_argument("--base", required=True)
     parser.add_argument("--head", required=True)
     parser.add_argument("--seconds", type=float, default=150, help="how long it may take in all (default: 150)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order (default: 1)")
     parser.add_argument("--json", help="write every sample to a file")
     args = parser.parse_args()
-    return gate(args.base, args.head, args.seconds, args.seed, args.json)
+    return gate(args.base, args.head, args.seconds, args.json)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,25 @@ test that, and the effect is the Hodges-Lehmann median of (d_i + d_j) / 2, with 
     SAME             the whole interval lies within SAME_WITHIN
     UNSURE           neither; more pairs would tell
 
-Looks at the data between rounds each spend an equal part of ALPHA. `decide` is that procedure; times.py gives it pairs
-as it takes them, calibrate.py gives it recorded ones."""
+Each table's rounds have a verdict of their own, too: that of the geometric mean of its configurations.
+
+Looks at the data spend ALPHA in parts of 1 / n^2, and each doubles the pairs. `decide` is that procedure; times.py gives
+it pairs as it takes them, calibrate.py gives it recorded ones."""
 
 import math
 from statistics import NormalDist
 
 ALPHA = 0.005         # of a run: one false alarm in 200, over all configurations and looks
-# ln(head / base). Of 1,776 times 30 pairs of one bundle beside itself (recorded/) the largest effect was 0.7 %, and no
-# 99 % interval reached beyond 1.25 %: what is larger than the first is no accident of memory and code placement, and
-# what is the same is found the same at the first look.
+# ln(head / base). Of 7,104 times 30 pairs of one bundle beside itself (recorded/) the largest effect was 0.96 %, and no
+# 99 % interval reached beyond 1.6 %: what is larger than the first is no accident of memory and code placement, and
+# what is the same is found the same at the first look. Of tables' means the largest was 0.14 %.
 LEAST_EFFECT = 0.01
+LEAST_EFFECT_OF_TABLE = 0.005
 SAME_WITHIN = 0.02
 CONFIDENCE = 0.99     # of intervals
 LEAST_PAIRS = 20      # with fewer a run says nothing
-ROUNDS = 30           # pairs of each configuration before the first look; then as many again
-MOST_LOOKS = 4
+ROUNDS = 30           # pairs of each configuration before the first look; then twice as many each time
+MOST_LOOKS = 5
 
 
 def signed_ranks(differences):
@@ -74,22 +77,29 @@ def holm(p_values):
 
 
 def pairs_wanted(differences, low, high):
-    """About how many pairs in all would decide: an interval shrinks with their square root."""
+    """About how many pairs more would decide: an interval shrinks with the square root of their number."""
     if not differences:
         return LEAST_PAIRS
     target = SAME_WITHIN / 2
-    return max(len(differences) + 5, math.ceil(len(differences) * ((high - low) / 2 / target) ** 2))
+    return max(5, math.ceil(len(differences) * (((high - low) / 2 / target) ** 2 - 1)))
 
 
-def judge(samples, looks=1):
-    """`samples`: {configuration: [d, ...]}. {configuration: (verdict, effect, low, high, p, pairs wanted)}."""
+def part_of_alpha(look):
+    return ALPHA * 6 / math.pi**2 / look**2  # these sum to ALPHA
+
+
+def judge(samples, look=1, tables=()):
+    """`samples`: {configuration: [d, ...]}; `tables`: those of its names that are means of tables. Returns
+    {configuration: (verdict, effect, low, high, p, more pairs wanted)}."""
+    if not all(math.isfinite(d) for values in samples.values() for d in values):
+        raise ValueError("a time is no number above zero")
     names = list(samples)
     adjusted = holm([p_value(signed_ranks(samples[name])) for name in names])
     verdicts = {}
     for name, p in zip(names, adjusted):
         middle, low, high = effect(samples[name])
-        wanted = 0
-        if p < ALPHA / looks and abs(middle) >= LEAST_EFFECT and len(samples[name]) >= LEAST_PAIRS:
+        least, wanted = LEAST_EFFECT_OF_TABLE if name in tables else LEAST_EFFECT, 0
+        if p < part_of_alpha(look) and abs(middle) >= least and len(samples[name]) >= LEAST_PAIRS:
             word = "SLOWER" if middle > 0 else "FASTER"
         elif -SAME_WITHIN < low and high < SAME_WITHIN and len(samples[name]) >= LEAST_PAIRS:
             word = "SAME"
@@ -99,17 +109,23 @@ def judge(samples, looks=1):
     return verdicts
 
 
-def decide(more, is_time_left):
-    """Verdicts, and how many looks they took. `more(rounds)` takes pairs and returns all so far, as `judge` wants."""
+def no_tables(_):
+    return {}
+
+
+def decide(more, is_time_left, tables_of=no_tables):
+    """Verdicts, and how many looks they took. `more(rounds)` takes pairs and returns all so far, as `judge` wants;
+    `tables_of` makes of these the means of tables."""
     for look in range(1, MOST_LOOKS + 1):
-        verdicts = judge(more(ROUNDS), MOST_LOOKS)
+        samples = more(ROUNDS << max(0, look - 2))
+        tables = tables_of(samples)
+        verdicts = judge({**samples, **tables}, look, tables)
         if all(v[0] != "UNSURE" for v in verdicts.values()) or not is_time_left():
             break
     return verdicts, look
 
 
-def aggregate(samples):
-    """Of a table that is not empty: the geometric mean of its configurations' effects, and its interval by round."""
-    rounds = min(len(d) for d in samples.values())
-    means = [sum(d[i] for d in samples.values()) / len(samples) for i in range(rounds)]
-    return effect(means)
+def mean_of_table(samples):
+    """Of each round, the mean over a table's configurations: of ln, so that of times it is the geometric one."""
+    rounds = min(len(values) for values in samples.values())
+    return [sum(values[i] for values in samples.values()) / len(samples) for i in range(rounds)]

@@ -465,6 +465,7 @@ static enum sim_rule run_with(struct run *run, struct worker **workers, unsigned
     if (run->lowest_failed != UINT64_MAX) return gpu->report.rule;
     for (unsigned i = 0; i < n; ++i) add_counts(&gpu->counts, &workers[i]->counts);
     ++gpu->counts.launches;
+    gpu->counts.dynamic_shared_bytes += run->launch->dynamic_shared;
     return SIM_CLEAN;
 }
 

@@ -69,6 +69,7 @@ struct sim_report {
  * meetings of the warp, the n-th access of each at one place in the program. */
 struct sim_counts {
     uint64_t launches, blocks;
+    uint64_t dynamic_shared_bytes;   /* that a CTA of each launch asks for, added up */
     uint64_t global_read_bytes, global_write_bytes;   /* asked for by instructions, copies of every kind included */
     uint64_t global_read_sectors, global_write_sectors; /* of 32 bytes, each once a warp instruction or bulk copy */
     uint64_t global_read_requests, global_write_requests; /* warp instructions and bulk copies */
