@@ -8,61 +8,97 @@ A section holds what one version of a source's tool said. Less is better; more i
 import os
 import re
 
+import files
+from files import Malformed
+
 HEADER = "# Counts of {kernel}; less is better. Written by: ci/run perf --accept REASON\n"
-SECTION = re.compile(r"\[(?P<source>\w+): (?P<version>[^\]]+)\]$")
+SECTION = re.compile(r"\[(?P<source>\w+): (?P<version>[^\]]+)\]")
+NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
-class Malformed(Exception):
-    pass
+def read_line(where, line, source, figures):
+    words = line.rsplit(" ", 2)
+    if source is None or len(words) != 3 or not all(words) or not NUMBER.fullmatch(words[2]):
+        raise Malformed(f"{where}: not `ITEM COUNT VALUE` in a section: {line!r:.100}")
+    key = (source, words[0], words[1])
+    if key in figures:
+        raise Malformed(f"{where}: {words[0]} {words[1]} for the second time")
+    if figures and key < next(reversed(figures)):
+        raise Malformed(f"{where}: not sorted: {words[0]} {words[1]} belongs above the line before")
+    figures[key] = int(words[2])
 
 
 def read_file(path):
     """{source: version}, {(source, item, count): value}."""
     versions, figures, source = {}, {}, None
-    with open(path) as file:
-        for number, line in enumerate(file, 1):
-            line = line.rstrip("\n")
-            where = f"{path}:{number}"
-            if line.startswith("#") or not line:
-                continue
-            if found := SECTION.match(line):
-                source = found["source"]
-                if source in versions:
-                    raise Malformed(f"{where}: a second section [{source}]")
-                versions[source] = found["version"]
-                continue
-            words = line.rsplit(" ", 2)
-            if source is None or len(words) != 3 or not re.fullmatch(r"\d+", words[2]):
-                raise Malformed(f"{where}: not `ITEM COUNT VALUE` in a section: {line!r}")
-            key = (source, words[0], words[1])
-            if key in figures:
-                raise Malformed(f"{where}: {words[0]} {words[1]} for the second time")
-            figures[key] = int(words[2])
+    for where, line in files.lines(path):
+        if line.startswith("#") or not line:
+            continue
+        if found := SECTION.fullmatch(line):
+            source = found["source"]
+            if source in versions:
+                raise Malformed(f"{where}: a second section [{source}]")
+            versions[source] = found["version"]
+        else:
+            read_line(where, line, source, figures)
     return versions, figures
+
+
+def check_versions(folder, baselines):
+    """One run counts all of a source: a section of another version than the rest would hide its counts as UNCHECKED."""
+    first = {}
+    for kernel, (versions, _) in baselines.items():
+        for source, version in versions.items():
+            other, known = first.setdefault(source, (kernel, version))
+            if known != version:
+                raise Malformed(f"{folder}: [{source}] is of {known} in {other}.txt, but of {version} in {kernel}.txt")
 
 
 def read(folder):
     """{kernel: (versions, figures)}."""
-    names = sorted(n for n in os.listdir(folder) if n.endswith(".txt"))
-    return {name[:-4]: read_file(os.path.join(folder, name)) for name in names}
+    try:
+        names = sorted(n for n in os.listdir(folder) if n.endswith(".txt"))
+    except OSError as error:
+        raise Malformed(f"{folder}: {error.strerror}") from None
+    baselines = {name[:-4]: read_file(os.path.join(folder, name)) for name in names}
+    check_versions(folder, baselines)
+    return baselines
 
 
-def write(folder, counts, old):
-    """Sources that were not asked keep what stands there; kernels that are no more lose their file."""
+def text_of(kernel, versions, figures):
+    text = HEADER.format(kernel=kernel)
+    for source in sorted({k[0] for k in figures}):
+        text += f"\n[{source}: {versions[source]}]\n"
+        text += "".join(f"{key[1]} {key[2]} {figures[key]}\n" for key in sorted(figures) if key[0] == source)
+    return text
+
+
+def accepted(folder, counts, old):
+    """{path: text} of the new baselines. Sources that were not asked keep what stands there; of a kernel that is no
+    more the text is None."""
+    texts = {}
     for kernel in sorted(set(old) | set(counts.figures)):
         versions, figures = old.get(kernel, ({}, {}))
         kept = {k: v for k, v in figures.items() if k[0] not in counts.versions}
         figures = {**kept, **counts.figures.get(kernel, {})}
         path = os.path.join(folder, kernel + ".txt")
-        if not figures:
-            os.remove(path)
-            continue
-        with open(path, "w") as file:
-            file.write(HEADER.format(kernel=kernel))
-            for source in sorted({k[0] for k in figures}):
-                file.write(f"\n[{source}: {counts.versions.get(source) or versions[source]}]\n")
-                for key in sorted(k for k in figures if k[0] == source):
-                    file.write(f"{key[1]} {key[2]} {figures[key]}\n")
+        texts[path] = text_of(kernel, {**versions, **counts.versions}, figures) if figures else None
+    return texts
+
+
+def counted_nothing(key, before, now):
+    """A simulated kernel that was not launched at all: every count of it is less, and none of them better."""
+    return key[0] == "sim" and key[2] in ("launches", "blocks") and before > 0 and now == 0
+
+
+def gone(counts, old):
+    """What the baselines have, of sources that were asked, and what now is missing or counted nothing."""
+    lost = []
+    for kernel, (_, before) in sorted(old.items()):
+        now = counts.figures.get(kernel, {})
+        lost += [f"{kernel}, {key[1]}, {key[2]}" for key in sorted(before) if key[0] in counts.versions
+                 and (key not in now or counted_nothing(key, before[key], now[key]))]
+    return lost
 
 
 def percent(before, after):
@@ -116,6 +152,8 @@ def compare_source(result, kernel, source, counts, versions, now, before):
             result.broken.append(f"NO BASELINE {what}: {now[key]}")
         elif key not in now:
             result.broken.append(f"NOT COUNTED {what}: the baseline has {before[key]}")
+        elif counted_nothing(key, before[key], now[key]):
+            result.broken.append(f"COUNTED NOTHING {what}: the baseline has {before[key]}")
         elif now[key] != before[key]:
             line = f"{what}: {before[key]} -> {now[key]}, {percent(before[key], now[key])}"
             (result.worse if now[key] > before[key] else result.better).append(line)

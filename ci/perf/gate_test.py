@@ -20,6 +20,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
 import baseline
 import calibrate
 import collect
+import files
 import history
 import nvml
 import perf
@@ -118,6 +119,22 @@ class Comparisons(unittest.TestCase):
         self.assertEqual(self.compare(ONE, base).broken,
                          ["NOT COUNTED forward: the baseline has ptxas, which nothing counts"])
 
+    def test_launches_that_fall_to_none_are_not_better(self):
+        for count in ("launches", "blocks"):
+            key = ("sim", "d64", count)
+            result = self.compare({("forward", *key): 0}, {"forward": ({"sim": "gcc 1"}, {key: 2})})
+            self.assertEqual((result.broken, result.better),
+                             ([f"COUNTED NOTHING forward, d64, {count}: the baseline has 2"], []))
+            self.assertFalse(result.passes())
+
+    def test_what_is_gone(self):
+        versions, sim = BASE["forward"]
+        base = {"forward": ({**versions, "ptxas": "n"}, {**sim, ("sim", "d64", "launches"): 1, ("ptxas", "k", "r"): 1}),
+                "merge": (versions, {("sim", "p", "c"): 1})}
+        now = {**ONE, ("forward", "sim", "d64", "launches"): 0}
+        self.assertEqual(baseline.gone(counts_of(now), base), ["forward, d64, launches", "merge, p, c"])
+        self.assertEqual(baseline.gone(counts_of(now, sim="gcc 2"), base), ["forward, d64, launches", "merge, p, c"])
+
     def test_nothing_counted_fails(self):
         self.assertFalse(baseline.compare(collect.Counts(), {}).passes())
 
@@ -129,19 +146,23 @@ class Files(unittest.TestCase):
 
     def refused(self, text, why):
         path = os.path.join(self.folder.name, "forward.txt")
-        with open(path, "w") as file:
-            file.write(text)
-        with self.assertRaisesRegex(baseline.Malformed, why):
+        with open(path, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        with self.assertRaisesRegex(files.Malformed, why):
             baseline.read(self.folder.name)
+        os.remove(path)
+
+    def write(self, counts, old):
+        files.replace(baseline.accepted(self.folder.name, counts, old))
 
     def test_what_is_written_is_read(self):
         counts = counts_of({**ONE, ("forward", "sim", "dq<64, true>", "launches"): 2})
-        baseline.write(self.folder.name, counts, {})
+        self.write(counts, {})
         self.assertEqual(baseline.read(self.folder.name)["forward"][1], counts.figures["forward"])
 
     def test_a_source_that_was_not_asked_keeps_its_counts(self):
         old = {"forward": ({"sim": "gcc 1", "ptxas": "nvcc 1"}, {("ptxas", "k", "registers"): 8})}
-        baseline.write(self.folder.name, counts_of(ONE), old)
+        self.write(counts_of(ONE), old)
         versions, figures = baseline.read(self.folder.name)["forward"]
         self.assertEqual(figures["ptxas", "k", "registers"], 8)
         self.assertEqual(versions["ptxas"], "nvcc 1")
@@ -152,6 +173,51 @@ class Files(unittest.TestCase):
         self.refused("[sim: gcc 1]\nd64 barrier_waits\n", "forward.txt:2: not")
         self.refused("[sim: gcc 1]\na b 1\na b 1\n", "forward.txt:3: a b for the second time")
         self.refused("[sim: gcc 1]\n[sim: gcc 1]\n", "forward.txt:2: a second section")
+        self.refused(f"[sim: gcc 1]\na b 1{18 * '0'}\n", "forward.txt:2: not")
+        self.refused("[sim: gcc 1]\na b \u0661\n", "forward.txt:2: not")
+        self.refused("[sim: gcc 1]\na b 01\n", "forward.txt:2: not")
+        self.refused("[sim: gcc 1]\na c 1\na b 1\n", "forward.txt:3: not sorted: a b belongs above")
+        self.refused("[sim: gcc 1]\na b 1\n[ptxas: nvcc 1]\na b 1\n", "forward.txt:4: not sorted")
+        self.refused("[sim: gcc 1]\r\na b 1\r\n", "forward.txt:1: the line ends with CR LF")
+        self.refused("[sim: gcc 1]\na b 1", "forward.txt:2: the last line has no end")
+        self.refused(b"[sim: gcc 1]\na \xff 1\n", "forward.txt:2: not UTF-8")
+
+    def test_what_is_no_file_is_refused(self):
+        path = os.path.join(self.folder.name, "forward.txt")
+        os.mkdir(path)
+        with self.assertRaisesRegex(files.Malformed, "forward.txt: Is a directory"):
+            baseline.read(self.folder.name)
+        os.rmdir(path)
+        os.symlink("nowhere", path)
+        with self.assertRaisesRegex(files.Malformed, "forward.txt: No such file"):
+            baseline.read(self.folder.name)
+        with self.assertRaisesRegex(files.Malformed, "/nowhere: No such file"):
+            baseline.read("/nowhere")
+
+    def test_one_source_has_one_version(self):
+        """Else a section of another version hides its counts as UNCHECKED."""
+        for kernel, version in (("forward", 1), ("merge", 2)):
+            with open(os.path.join(self.folder.name, kernel + ".txt"), "w") as file:
+                file.write(f"[sim: gcc {version}]\nd64 launches 1\n")
+        with self.assertRaisesRegex(files.Malformed, r"\[sim\] is of gcc 1 in forward.txt, but of gcc 2 in merge.txt"):
+            baseline.read(self.folder.name)
+
+    def test_all_files_are_replaced_or_none(self):
+        a, b, c = (os.path.join(self.folder.name, name) for name in "abc")
+        files.replace({a: "1", b: "1"})
+        real, left = os.replace, [1]
+
+        def fails_once(*paths):  # at the second one
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(28, "No space left on device")
+            real(*paths)
+        with mock.patch("os.replace", fails_once), self.assertRaises(OSError):
+            files.replace({c: "2", b: "2", a: None})
+        self.assertEqual([files.text_of(path) for path in (a, b, c)], ["1", "1", None])
+        self.assertEqual(sorted(os.listdir(self.folder.name)), ["a", "b"])
+        files.replace({c: "2", b: "2", a: None})
+        self.assertEqual([files.text_of(path) for path in (a, b, c)], [None, "2", "2"])
 
 
 class Tools(unittest.TestCase):
@@ -166,9 +232,80 @@ class Tools(unittest.TestCase):
                 "ptxas info    : Function properties for _Z1kv\n"
                 "    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
                 "ptxas info    : Used 255 registers, used 1 barriers, 8 bytes cumulative stack size, 1024 bytes smem\n")
-        found = list(collect.ENTRY.finditer(text))
-        self.assertEqual([(e["gpu"], e["registers"], e["stores"], e["loads"]) for e in found],
-                         [("sm_90a", "255", "4", "12")])
+        found = collect.ptxas_entries(text)
+        self.assertEqual([(e["gpu"], e["registers"], e["stores"], e["loads"], e["shared"]) for e in found],
+                         [("sm_90a", 255, 4, 12, 1024)])
+
+    # What ptxas 13.0 says of a kernel that calls a function that is not inlined, and of one that does not.
+    SAID = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z1kPfi' for 'sm_90a'
+ptxas info    : Function properties for _Z1kPfi
+    8 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers, 8 bytes cumulative stack size
+ptxas info    : Compile time = 17.128 ms
+ptxas info    : Function properties for _Z4manyPfi
+    4 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Compiling entry function '_Z2k3Pfi' for 'sm_90a'
+ptxas info    : Function properties for _Z2k3Pfi
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers
+"""
+
+    def test_functions_that_are_not_inlined_count_with_their_kernel(self):
+        found = collect.ptxas_entries(self.SAID)
+        self.assertEqual([(e["name"], e["registers"], e["stack"], e["stores"], e["loads"]) for e in found],
+                         [("_Z1kPfi", 32, 12, 8, 12), ("_Z2k3Pfi", 8, 0, 0, 0)])
+
+    def test_lines_of_ptxas_between_others_drop_no_kernel(self):
+        lines = self.SAID.splitlines()
+        for at in range(len(lines) + 1):
+            text = "\n".join(lines[:at] + ["ptxas info    : something new"] + lines[at:])
+            self.assertEqual(collect.ptxas_entries(text), collect.ptxas_entries(self.SAID))
+
+    def test_a_kernel_of_which_ptxas_says_too_little_is_an_error(self):
+        lines = self.SAID.splitlines()
+        for at, why in ((1, "of a function before any kernel"), (2, "what _Z1kPfi takes"), (3, "what _Z1kPfi takes"),
+                        (4, "what _Z1kPfi takes"), (7, "what _Z1kPfi takes"), (11, "what _Z2k3Pfi takes")):
+            with self.assertRaisesRegex(collect.Failed, why):
+                collect.ptxas_entries("\n".join(lines[:at] + lines[at + 1:]))
+        with self.assertRaisesRegex(collect.Failed, "compiled 3 kernels, 2 are understood"):
+            collect.ptxas_entries(self.SAID + "ptxas info : Compiling entry function of another form\n")
+
+    def program(self, text):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "program")
+        with open(path, "w") as file:
+            file.write("#!/bin/sh\n" + text)
+        os.chmod(path, 0o755)
+        return path
+
+    def test_programs_that_fail_or_print_odd_lines(self):
+        for text, why in (("echo one >&2; echo two >&2; exit 3", "program: exit status 3: two"),
+                          ("exit 1", "program: exit status 1: it says nothing"), ("", "prints nothing"),
+                          ("echo", "prints nothing"), ("echo gcc; echo forward d64 launches", "not understood"),
+                          ("echo gcc; echo forward d64 launches -1", "not understood"),
+                          ("echo gcc; echo; echo forward d64 launches 1", "not understood"),
+                          ("echo gcc; for i in 1 2; do echo f d l 1; done", "f: sim d l is counted twice")):
+            with self.assertRaisesRegex(collect.Failed, why):
+                collect.add_sim(collect.Counts(), self.program(text))
+        with self.assertRaisesRegex(collect.Failed, "/nowhere: No such file"):
+            collect.add_sim(collect.Counts(), "/nowhere")
+
+    def test_host_code_that_cannot_be_counted(self):
+        valgrind = os.path.dirname(self.program("echo ==1== why >&2; exit 7"))
+        os.rename(os.path.join(valgrind, "program"), os.path.join(valgrind, "valgrind"))
+        for text, why in (("exit 1", "program: exit status 1"), ("", "--version: prints nothing"),
+                          ("[ $1 = --list ] || echo gcc", "--list: prints nothing"), ("echo plan", "not understood"),
+                          ("echo plan 0", "not understood"), ("echo plan 1", "valgrind: exit status 7: ==1== why")):
+            with mock.patch.dict(os.environ, PATH=f"{valgrind}:{os.environ['PATH']}"), \
+                    self.assertRaisesRegex(collect.Failed, why):
+                collect.add_callgrind(collect.Counts(), self.program(text))
+
+    def test_archives_that_cannot_be_read(self):
+        for path in ("/nowhere.tar", "/", self.program("")):
+            with self.assertRaisesRegex(collect.Failed, f"^{path}: "):
+                collect.add_ptxas(collect.Counts(), path)
 
     def test_names_of_entries(self):
         self.assertEqual(collect.entry_name("void (anonymous namespace)::k<bf16, shape<64, true> >(params)"),
@@ -384,7 +521,8 @@ class History(unittest.TestCase):
             for value in (100, 100, 90):
                 figures = {"forward": {("sim", "d64", "barrier_waits"): value, ("sim", "d64", "launches"): 1}}
                 history.append(log, {"commit": "c", "date": "2026-01-01", "reason": "</script>", "gpu": None,
-                                     "driver": None, "figures": history.changes(history.read(log), figures)})
+                                     "driver": None, "versions": {},
+                                     "figures": history.changes(history.read(log), figures)})
             entries = history.read(log)
         self.assertEqual(entries[1]["figures"], {})
         self.assertEqual(entries[2]["figures"], {"forward": {"sim d64 barrier_waits": 90}})
@@ -444,13 +582,138 @@ class History(unittest.TestCase):
         self.assertIn(r"\u003c/script>\u003c!--\u003cscript>", page)
 
     def test_a_malformed_log_is_refused(self):
+        entry = {"commit": None, "date": "2026-01-01", "reason": "r", "gpu": None, "driver": None, "versions": {},
+                 "figures": {"forward": {"sim a b": 1, "times A b": 0.5}}}
+
+        def refused(text, why):
+            with open(path, "wb") as file:
+                file.write(json.dumps(entry).encode() + b"\n" + text)
+            with self.assertRaisesRegex(files.Malformed, why):
+                history.read(path)
+
+        def other(**fields):
+            return json.dumps({**entry, **fields}).encode() + b"\n"
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "log")
-            history.append(path, {})
-            with open(path, "a") as file:
-                file.write("<<<<<<< ours\n")
-            with self.assertRaisesRegex(history.Malformed, "log:2: not JSON"):
+            for text in (b"<<<<<<< ours\n", b"\n", 100000 * b"[" + b"\n", b"1" + 10000 * b"0" + b"\n"):
+                refused(text, "log:2: not JSON")
+            refused(b"\xff\n", "log:2: not UTF-8")
+            refused(other()[:-1], "log:2: the last line has no end")
+            refused(b"[]\n", r"log:2: \[\] is not an object")
+            for field in entry:
+                refused(json.dumps({k: v for k, v in entry.items() if k != field}).encode() + b"\n",
+                        f"log:2: there is no {field}")
+                refused(other(**{field: 7}), f"log:2: {field} is 7, not ")
+            refused(other(versions={"sim": None}), "log:2: versions is ")
+            refused(other(figures={"forward": []}), "log:2: figures of 'forward' are ")
+            for name, value in (("sim a b", 0.5), ("sim a b", -1), ("sim a b", True), ("sim a b", "1"),
+                                ("sim a b", 10**18), ("times A b", None), ("times A b", 0), ("times A b", 1e7),
+                                ("times A b", math.nan), ("times A b", [])):
+                refused(other(figures={"forward": {name: value}}), f"log:2: 'forward', '{name}' is ")
+            os.remove(path)
+            self.assertEqual(history.read(path), [])
+            os.mkdir(path)
+            with self.assertRaisesRegex(files.Malformed, "log: Is a directory"):
                 history.read(path)
+
+    def test_the_log_says_what_the_baselines_say(self):
+        """A count that somebody raised by hand has no reason in the log."""
+        entries = history.read(os.path.join(HERE, "history.jsonl"))
+        baselines = baseline.read(os.path.join(HERE, "baselines"))
+        logged = {key: value for key, value in history.state(entries).items() if not history.is_time(key[1])}
+        self.assertEqual(logged, {(kernel, " ".join(key)): value for kernel, (_, figures) in baselines.items()
+                                  for key, value in figures.items()})
+        versions = {}
+        for entry in entries:
+            versions.update(entry["versions"])
+        for kernel, (of, _) in baselines.items():
+            self.assertEqual(of, {source: versions[source] for source in of}, kernel)
+
+
+class Accepted(unittest.TestCase):
+    """perf.py --accept REASON, and its comparison, on a program that prints what a test wants."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder, self.log = os.path.join(folder.name, "baselines"), os.path.join(folder.name, "log")
+        os.mkdir(self.folder)
+        self.sim = os.path.join(folder.name, "counts")
+        self.counts({"forward d64 launches": 1, "forward d64 waits": 9, "merge p launches": 1})
+        self.assertEqual(self.run_perf("--accept", "first")[0], 0)
+
+    def counts(self, figures):
+        with open(self.sim, "w") as file:
+            file.write("#!/bin/sh\necho gcc 1\n" + "".join(f"echo {what} {n}\n" for what, n in figures.items()))
+        os.chmod(self.sim, 0o755)
+
+    def run_perf(self, *arguments):
+        text = io.StringIO()
+        argv = ["perf.py", f"--baselines={self.folder}", f"--history={self.log}", f"--sim={self.sim}", *arguments]
+        with mock.patch("sys.argv", argv), mock.patch.dict(os.environ, BUILD_WORKSPACE_DIRECTORY="/"), \
+                mock.patch("shutil.which", return_value=None), contextlib.redirect_stdout(text):
+            return perf.main(), text.getvalue()
+
+    def everything(self):
+        paths = [self.log, *(os.path.join(self.folder, name) for name in sorted(os.listdir(self.folder)))]
+        return {path: files.text_of(path) for path in paths if os.path.isfile(path)}
+
+    def refused(self, why, *arguments):
+        before = self.everything()
+        status, said = self.run_perf("--accept", "r", *arguments)
+        self.assertEqual((status, self.everything()), (2, before), said)
+        self.assertIn(why, said.splitlines()[-1])
+
+    def test_differences_are_said_before_they_are_accepted(self):
+        self.counts({"forward d64 launches": 1, "forward d64 waits": 8, "merge p launches": 2, "merge p waits": 3})
+        status, said = self.run_perf("--accept", "r")
+        self.assertEqual((status, said.splitlines()), (0, [
+            "NO BASELINE merge, p, waits: 3", "better  forward, d64, waits: 9 -> 8, -11.11 %",
+            "WORSE   merge, p, launches: 1 -> 2, +100.00 %", f"accepted: 4 counts in {self.folder}"]))
+        self.assertEqual(self.run_perf()[0], 0)
+        self.assertEqual(history.read(self.log)[1]["figures"],
+                         {"forward": {"sim d64 waits": 8}, "merge": {"sim p launches": 2, "sim p waits": 3}})
+
+    def test_what_is_gone_is_accepted_on_demand_alone(self):
+        self.counts({"forward d64 launches": 1})
+        self.refused("--accept: 2 counts are gone or counted nothing, the first: forward, d64, waits; where they "
+                     "should, add --gone")
+        self.counts({"forward d64 launches": 0, "forward d64 waits": 9, "merge p launches": 1})
+        self.refused("1 counts are gone or counted nothing, the first: forward, d64, launches")
+        self.counts({"forward d64 launches": 1})
+        self.assertEqual(self.run_perf("--accept", "r", "--gone")[0], 0)
+        self.assertEqual(os.listdir(self.folder), ["forward.txt"])
+        self.assertEqual(history.read(self.log)[1]["figures"],
+                         {"forward": {"sim d64 waits": None}, "merge": {"sim p launches": None}})
+        for arguments in (["--gone"], ["--gone", "--accept", "r", "--times", "x"]):
+            self.assertEqual(self.run_perf(*arguments), (2, "--gone goes with --accept of counts\n"))
+
+    def test_all_is_read_before_anything_is_written(self):
+        self.counts({"forward d64 launches": 2, "forward d64 waits": 9, "merge p launches": 1})
+        log = files.text_of(self.log)
+        for text, why in ((log + "{}\n", "2: there is no commit"), (log[:-1], "1: the last line has no end")):
+            with open(self.log, "w") as file:
+                file.write(text)
+            self.refused(f"--accept: {self.log}:{why}")
+            self.assertEqual(self.run_perf()[0], 1)
+            self.assertEqual(self.run_perf("--page", self.log + ".html")[0], 2)
+
+    def test_files_that_cannot_be_written(self):
+        self.counts({"forward d64 launches": 2, "forward d64 waits": 9, "merge p launches": 1})
+        os.mkdir(os.path.join(self.folder, "merge.txt.new"))
+        self.refused(f"--accept: {self.folder}/merge.txt.new: Is a directory")
+
+    def test_what_cannot_be_counted_fails(self):
+        self.counts({"forward d64": 1})
+        self.refused(f"--accept: {self.sim}: prints a line that is not understood: 'forward d64 1'")
+        self.assertEqual(self.run_perf(), (1, f"FAIL: {self.sim}: prints a line that is not understood: "
+                                           "'forward d64 1'\n"))
+
+    def test_a_commit_with_changes_is_said(self):
+        for changes, wanted in (("", "c0ffee"), (" M file", "c0ffee + changes")):
+            said = {"rev-parse": "c0ffee", "status": changes}
+            with mock.patch("perf.git", lambda command, _: said[command]):
+                self.assertEqual(perf.commit(), wanted)
 
 
 class AcceptedTimes(unittest.TestCase):
@@ -510,6 +773,12 @@ class AcceptedTimes(unittest.TestCase):
         self.assertEqual(self.accept()[1], f"accepted: 24 times of NVIDIA H200 in {self.log}, clocks and other "
                          "processes UNCHECKED: no NVML\n")
 
+    def test_a_malformed_log_is_refused_and_stays(self):
+        with open(self.log, "w") as file:
+            file.write("{}\n")
+        self.assertEqual(self.accept(), (2, f"--accept: {self.log}:1: there is no commit\n"))
+        self.assertEqual(files.text_of(self.log), "{}\n")
+
     def test_invalid_runs_are_refused(self):
         self.refused("the run is INVALID: 2 processes were on the GPU", spoiled=["2 processes were on the GPU"])
         name = "forward head_dim 64 seqlen 512 full"
@@ -554,7 +823,7 @@ class AcceptedTimes(unittest.TestCase):
                                (["--times", self.json, "--base", "a", "--head", "b"], "--times goes with --accept"),
                                (["--accept", "r", "--base", "a", "--head", "b"], "not allowed with argument"),
                                (["--accept", "r", "--page", "p"], "not allowed with argument"),
-                               (["--page", "/nowhere/page.html"], "--page: [Errno 2] No such file")):
+                               (["--page", "/nowhere/page.html"], "--page: /nowhere/page.html: No such file")):
             status, said = self.run_perf(*arguments)
             self.assertEqual((status, os.path.exists(self.log)), (2, False), said)
             self.assertIn(why, said)

@@ -9,30 +9,89 @@ import math
 import os
 import re
 
+import files
+from files import Malformed
+
 HERE = os.path.dirname(os.path.realpath(__file__))
 LEAST_RUNS = 6  # with fewer, a step and noise look alike
+MOST_MS = 1e6
+MOST_COUNTED = 10**18
 
 
-class Malformed(Exception):
-    """The sentence says which line of a log is none."""
+def is_text(value):
+    return isinstance(value, str) and value.strip() != ""
+
+
+def is_text_or_null(value):
+    return value is None or is_text(value)
+
+
+def is_versions(value):
+    return isinstance(value, dict) and all(map(is_text, value.values()))
+
+
+def is_figure(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+        return False
+    if is_time(name):
+        return value is not None and 0 < value <= MOST_MS
+    return value is None or isinstance(value, int) and 0 <= value < MOST_COUNTED
+
+
+def wrong_figure(value):
+    """Which of an entry's figures is none, in words; None where all are right."""
+    for kernel, figures in value.items():
+        if not isinstance(figures, dict):
+            return f"figures of {kernel!r:.60} are {figures!r:.60}, not an object"
+        for name, number in figures.items():
+            if not is_figure(name, number):
+                return f"{kernel!r:.60}, {name!r:.90} is {number!r:.60}, not a count, a time in ms or null"
+    return None
+
+
+FIELDS = {
+    "commit": (is_text_or_null, "a commit or null"),
+    "date": (is_text, "a date"),
+    "reason": (is_text, "words"),
+    "gpu": (is_text_or_null, "the name of a GPU or null"),
+    "driver": (is_text_or_null, "a driver's version or null"),
+    "versions": (is_versions, "an object of versions"),
+    "figures": (lambda value: isinstance(value, dict), "an object of kernels"),
+}
+
+
+def check(where, entry):
+    if not isinstance(entry, dict):
+        raise Malformed(f"{where}: {entry!r:.60} is not an object")
+    for field, (is_right, wanted) in FIELDS.items():
+        if field not in entry:
+            raise Malformed(f"{where}: there is no {field}")
+        if not is_right(entry[field]):
+            raise Malformed(f"{where}: {field} is {entry[field]!r:.60}, not {wanted}")
+    if wrong := wrong_figure(entry["figures"]):
+        raise Malformed(f"{where}: {wrong}")
 
 
 def read(path):
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         return []
     entries = []
-    with open(path) as file:
-        for number, line in enumerate(file, 1):
-            try:
-                entries.append(json.loads(line))
-            except ValueError as error:
-                raise Malformed(f"{path}:{number}: not JSON: {error}") from None
+    for where, line in files.lines(path):
+        try:
+            entries.append(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise Malformed(f"{where}: not JSON: {error}") from None
+        check(where, entries[-1])
     return entries
 
 
+def appended(path, entry):
+    """The log's text with one entry more."""
+    return (files.text_of(path) or "") + json.dumps(entry, sort_keys=True) + "\n"
+
+
 def append(path, entry):
-    with open(path, "a") as file:
-        file.write(json.dumps(entry, sort_keys=True) + "\n")
+    files.replace({path: appended(path, entry)})
 
 
 def state(entries):
@@ -45,10 +104,11 @@ def state(entries):
     return {key: value for key, value in now.items() if value is not None}
 
 
-def changes(entries, figures):
+def changes(entries, figures, sources=()):
+    """What differs from the log, of the sources that were asked: those that counted something, and `sources`."""
     before = state(entries)
     now = {(kernel, " ".join(key)): value for kernel, all_of in figures.items() for key, value in all_of.items()}
-    asked = {name.split(" ")[0] for _, name in now}
+    asked = {*sources, *(name.split(" ")[0] for _, name in now)}
     changed = {}
     for key in sorted(set(before) | set(now)):
         if key not in now and key[1].split(" ")[0] not in asked:
@@ -133,8 +193,8 @@ def page_data(entries):
 
 
 def write_page(entries, path):
-    with open(os.path.join(HERE, "page.html")) as file:
+    with open(os.path.join(HERE, "page.html"), encoding="utf-8") as file:
         page = file.read()
     data = json.dumps(page_data(entries)).replace("<", "\\u003c")  # no reason ends the script, or begins another
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write(page.replace("/* HISTORY */ []", data))

@@ -225,6 +225,13 @@ class Pages(unittest.TestCase):
         self.assertEqual(figure.one("figcaption").one("span").text, "0.30000 to 0.30000 ms")
         self.assertEqual([cell.text for cell in page.all("td")][2:4], ["no commit", "NVIDIA H200, driver 580.159.04"])
 
+    def test_a_commit_with_changes_keeps_its_mark(self):
+        self.log.count(100)
+        entries = self.log.entries()
+        entries[0]["commit"] += " + changes"
+        history.write_page(entries, self.path)
+        self.assertEqual([cell.text for cell in browse(self.path).all("td")][2], commit_of(1)[:10] + " + changes")
+
     def test_nothing_is_loaded(self):
         whole(self.log)
         history.write_page(self.log.entries(), self.path)

@@ -13,6 +13,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
 
 import baseline
 import collect
+import files
 import history
 import record
 import times
@@ -22,6 +23,7 @@ def options():
     parser = argparse.ArgumentParser(prog="ci/run perf", description=__doc__)
     command = parser.add_mutually_exclusive_group()
     command.add_argument("--accept", metavar="REASON", help="make what is counted now the baselines, and log it")
+    parser.add_argument("--gone", action="store_true", help="with --accept: also what is counted no more")
     command.add_argument("--page", metavar="FILE.html", help="draw the history")
     command.add_argument("--base", metavar="BUNDLE", help="time this GPU bundle ...")
     parser.add_argument("--head", metavar="BUNDLE", help="... beside this one, on this machine's GPU")
@@ -44,21 +46,30 @@ def user_path(path):
     return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)
 
 
+def git(*arguments):
+    return subprocess.run(["git", "-C", in_workspace("."), *arguments], check=True, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL).stdout.strip()
+
+
 def commit():
+    """What is checked out; where files differ from it, what was measured is no commit yet, and that is said."""
     try:
-        return subprocess.run(["git", "-C", in_workspace("."), "rev-parse", "HEAD"], check=True, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+        return git("rev-parse", "HEAD") + (" + changes" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def print_comparison(result):
+def print_differences(result):
     for line in result.unchecked + result.broken:
         print(line)
     for line in result.better:
         print("better  " + line)
     for line in result.worse:
         print("WORSE   " + line)
+
+
+def print_comparison(result):
+    print_differences(result)
     verdict = "PASS" if result.passes() else "FAIL"
     unchecked = f", {len(result.unchecked)} UNCHECKED: {'; '.join(sorted(result.missing))}" if result.unchecked else ""
     print(f"{verdict}: {result.checked} counts, {len(result.worse)} worse, {len(result.better)} better, "
@@ -70,10 +81,28 @@ def entry_of(reason, gpu, driver, versions, figures):
             "driver": driver, "versions": versions, "figures": figures}
 
 
-def accept_counts(counts, folder, old, log, logged, reason):
-    baseline.write(folder, counts, old)
-    history.append(log, entry_of(reason, None, None, counts.versions, history.changes(logged, counts.figures)))
+def sentence_of(error):
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+
+
+def accept_counts(args, folder, log):
+    try:
+        old, logged = baseline.read(folder), history.read(log)
+        counts = collect.collect(args.sim, args.host, args.nvcc_version, args.ptxas)
+        print_differences(baseline.compare(counts, old))
+        gone = baseline.gone(counts, old)
+        if gone and not args.gone:
+            print(f"--accept: {len(gone)} counts are gone or counted nothing, the first: {gone[0]}; where they should, "
+                  "add --gone")
+            return 2
+        changed = history.changes(logged, counts.figures, counts.versions)
+        entry = entry_of(args.accept, None, None, counts.versions, changed)
+        files.replace({log: history.appended(log, entry), **baseline.accepted(folder, counts, old)})
+    except (files.Malformed, collect.Failed, OSError) as error:
+        print(f"--accept: {sentence_of(error)}")
+        return 2
     print(f"accepted: {sum(len(f) for f in counts.figures.values())} counts in {folder}")
+    return 0
 
 
 def accept_times(path, log, reason):
@@ -87,7 +116,12 @@ def accept_times(path, log, reason):
         print(f"--times: {path}: the run is INVALID: {'; '.join(faults)}")
         return 2
     figures = record.figures(accepted)
-    history.append(log, entry_of(reason, accepted["gpu"], accepted["driver"], {}, figures))
+    try:
+        history.read(log)
+        history.append(log, entry_of(reason, accepted["gpu"], accepted["driver"], {}, figures))
+    except (files.Malformed, OSError) as error:
+        print(f"--accept: {sentence_of(error)}")
+        return 2
     print(f"accepted: {sum(len(f) for f in figures.values())} times of {accepted['gpu']} in {log}"
           + (f", clocks and other processes UNCHECKED: {accepted['unwatched']}" if accepted["unwatched"] else ""))
     return 0
@@ -96,16 +130,32 @@ def accept_times(path, log, reason):
 def write_page(log, path):
     try:
         history.write_page(history.read(log), path)
-    except (history.Malformed, OSError) as error:
-        print(f"--page: {error}")
+    except (files.Malformed, OSError) as error:
+        print(f"--page: {sentence_of(error)}")
         return 2
     return 0
+
+
+def compare(args, folder, log):
+    try:
+        old = baseline.read(folder)
+        history.read(log)
+        counts = collect.collect(args.sim, args.host, args.nvcc_version, args.ptxas)
+    except (files.Malformed, collect.Failed, OSError) as error:
+        print(f"FAIL: {sentence_of(error)}")
+        return 1
+    result = baseline.compare(counts, old)
+    print_comparison(result)
+    return 0 if result.passes() else 1
 
 
 def main():
     args = options()
     if args.times is not None and args.accept is None:
         print("--times goes with --accept")
+        return 2
+    if args.gone and (args.accept is None or args.times is not None):
+        print("--gone goes with --accept of counts")
         return 2
     if args.base is not None or args.head is not None:
         if not (args.base and args.head):
@@ -124,18 +174,9 @@ def main():
         return write_page(log, user_path(args.page))
     if args.times is not None:
         return accept_times(user_path(args.times), log, args.accept)
-    try:
-        old, logged = baseline.read(folder), history.read(log)
-    except (baseline.Malformed, history.Malformed) as error:
-        print(f"FAIL: {error}")
-        return 1
-    counts = collect.collect(args.sim, args.host, args.nvcc_version, args.ptxas)
     if args.accept is not None:
-        accept_counts(counts, folder, old, log, logged, args.accept)
-        return 0
-    result = baseline.compare(counts, old)
-    print_comparison(result)
-    return 0 if result.passes() else 1
+        return accept_counts(args, folder, log)
+    return compare(args, folder, log)
 
 
 if __name__ == "__main__":

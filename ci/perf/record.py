@@ -6,17 +6,13 @@ import statistics
 
 import ours
 import times
+from history import MOST_MS, is_text
 
-MOST_MS = 1e6
 CONFIGURATIONS = {times.name_of(shape, direction) for shape in times.SHAPES for direction in ours.RESULTS}
 
 
 class NoRecord(Exception):
     """The sentence says why a file is no record of times."""
-
-
-def is_text(value):
-    return isinstance(value, str) and value.strip() != ""
 
 
 def in_range(value):
