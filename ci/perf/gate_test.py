@@ -25,6 +25,7 @@ import history
 import nvml
 import perf
 import record
+import regressions_test
 import times
 import verdict
 
@@ -714,6 +715,55 @@ class Accepted(unittest.TestCase):
             said = {"rev-parse": "c0ffee", "status": changes}
             with mock.patch("perf.git", lambda command, _: said[command]):
                 self.assertEqual(perf.commit(), wanted)
+
+
+class Regressions(unittest.TestCase):
+    """regressions_test.py: how many were compared really."""
+
+    ENTRIES = {**{f"r{n}": {"what": "w", "worse": [("forward", "barrier_waits")]} for n in range(13)},
+               "harmless": {"what": "w", "worse": []}}
+    ON_CHIP = ["r11", "r12"]
+
+    def status(self, given, nvcc="nvcc 1", version="gcc 1"):
+        tally, text = regressions_test.Tally(self.ENTRIES, self.ON_CHIP, nvcc), io.StringIO()
+        with contextlib.redirect_stdout(text):
+            for name in given:
+                counts = counts_of({k: 100 + bool(self.ENTRIES[name]["worse"]) for k in ONE}, sim=version)
+                tally.add(name, counts, BASE)
+            tally.explain_missing(given)
+            return tally.exit_status(), text.getvalue().splitlines()
+
+    def test_all_are_compared(self):
+        status, said = self.status(self.ENTRIES)
+        self.assertEqual((status, said[-1]), (0, "13 regressions and 1 harmless changes of 14 were compared"))
+
+    def test_without_nvcc(self):
+        status, said = self.status([name for name in self.ENTRIES if name not in self.ON_CHIP], nvcc="")
+        self.assertEqual((status, said[-2:]), (0, ["UNCHECKED, there is no nvcc: r11 r12",
+                                                   "11 regressions and 1 harmless changes of 14 were compared"]))
+
+    def test_what_is_not_built_is_no_matter_of_nvcc(self):
+        status, said = self.status([name for name in self.ENTRIES if name != "r3"])
+        self.assertEqual((status, said[-2]), (1, "UNCHECKED, nothing that is built has it: r3"))
+
+    def test_another_version_is_one_line_and_all_of_it(self):
+        status, said = self.status(self.ENTRIES, version="gcc 2")
+        self.assertEqual((status, said), (0, [
+            "UNCHECKED, the baseline is of gcc 1, this is gcc 2: " + " ".join(self.ENTRIES),
+            "0 regressions and 0 harmless changes of 14 were compared; at least 12 regressions should"]))
+
+    def test_a_part_is_too_few(self):
+        for nvcc, least in (("nvcc 1", 12), ("", 11)):
+            tally = regressions_test.Tally(self.ENTRIES, self.ON_CHIP, nvcc)
+            with contextlib.redirect_stdout(io.StringIO()):
+                for n in range(least):
+                    self.assertEqual(tally.exit_status(), 1)
+                    tally.add(f"r{n}", counts_of({k: 101 for k in ONE}), BASE)
+                self.assertEqual(tally.exit_status(), 0)
+
+    def test_a_harmless_change_of_which_nothing_is_counted_does_not_pass(self):
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertFalse(regressions_test.judge("harmless", self.ENTRIES["harmless"], baseline.Comparison()))
 
 
 class AcceptedTimes(unittest.TestCase):

@@ -10,7 +10,10 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import baseline
 import collect
+import files
 import plant
+
+LEAST_WITH_NVCC = 12  # regressions that are compared where every compiler is there
 
 
 def counts_of(source, path, nvcc_version):
@@ -25,24 +28,21 @@ def counts_of(source, path, nvcc_version):
     return counts
 
 
-def worse_of(counts, baselines):
-    """Lines of what is worse, and what is broken; only kernels and sources that were counted are compared."""
+def compare(counts, baselines):
+    """Only kernels and sources that were counted are compared."""
     mine = {}
     for kernel in counts.figures:
         versions, figures = baselines.get(kernel, ({}, {}))
         mine[kernel] = (versions, {key: value for key, value in figures.items() if key[0] in counts.versions})
-    result = baseline.compare(counts, mine)
-    return result
+    return baseline.compare(counts, mine)
 
 
-def check(name, entry, source, path, args, baselines):
-    result = worse_of(counts_of(source, path, args.nvcc_version), baselines)
-    if result.unchecked and not result.checked:
-        print(f"UNCHECKED {name}: {result.unchecked[0]}")
-        return True
+def judge(name, entry, result):
+    """Says what was found, and whether it is what the entry wants."""
     if not entry["worse"]:
-        ok = not result.worse and not result.broken
-        print("\n    ".join([f"{'passes' if ok else 'FALSE ALARM'}  {name}: {entry['what']}"] + result.worse))
+        ok = result.checked > 0 and not result.worse and not result.broken
+        found = result.worse + result.broken
+        print("\n    ".join([f"{'passes' if ok else 'FALSE ALARM'}  {name}: {entry['what']}"] + found))
         return ok
     found = [line for line in result.worse for kernel, count in entry["worse"]
              if line.startswith(kernel + ",") and f", {count}:" in line]
@@ -50,21 +50,75 @@ def check(name, entry, source, path, args, baselines):
     return bool(found) and not result.broken
 
 
+class Tally:
+    """What was compared really, and why the rest was not."""
+
+    def __init__(self, entries, on_chip, nvcc_version):
+        self.entries, self.on_chip, self.nvcc_version = entries, on_chip, nvcc_version
+        self.compared, self.unchecked, self.of_other_versions, self.ok = [], {}, 0, True
+
+    def leave_out(self, name, why):
+        self.unchecked.setdefault(why, []).append(name)
+
+    def add(self, name, counts, baselines):
+        result = compare(counts, baselines)
+        if result.checked == 0 and (result.missing or counts.unchecked):
+            self.of_other_versions += bool(result.missing)
+            self.leave_out(name, "; ".join(sorted(result.missing or counts.unchecked.values())))
+            return
+        self.compared.append(name)
+        self.ok = judge(name, self.entries[name], result) and self.ok
+
+    def explain_missing(self, given):
+        for name in sorted(set(self.entries) - set(given)):
+            if name in self.on_chip and not self.nvcc_version:
+                self.leave_out(name, "there is no nvcc")
+            else:
+                self.leave_out(name, "nothing that is built has it")
+                self.ok = False
+
+    def least(self):
+        """How many regressions have to be compared."""
+        planted = [name for name, entry in self.entries.items() if entry["worse"]]
+        return LEAST_WITH_NVCC if self.nvcc_version else len(set(planted) - set(self.on_chip))
+
+    def exit_status(self):
+        for why, names in sorted(self.unchecked.items()):
+            print(f"UNCHECKED, {why}: {' '.join(names)}")
+        planted = [name for name in self.compared if self.entries[name]["worse"]]
+        enough = len(planted) >= self.least()
+        wanted = "" if enough else f"; at least {self.least()} regressions should"
+        print(f"{len(planted)} regressions and {len(self.compared) - len(planted)} harmless changes of "
+              f"{len(self.entries)} were compared{wanted}")
+        if not self.compared and self.ok:
+            return 0 if self.of_other_versions else 1
+        return 0 if self.ok and enough else 1
+
+
+def run(args):
+    entries, baselines = plant.entries(args.regressions), baseline.read(args.baselines)
+    given = {name: (source, path) for source in ("sim", "host", "ptxas")
+             for name, path in (pair.split("=", 1) for pair in getattr(args, source))}
+    if unknown := sorted(set(given) - set(entries)):
+        raise collect.Failed(f"{args.regressions} has no {unknown[0]}")
+    tally = Tally(entries, args.on_chip, args.nvcc_version)
+    for name, (source, path) in given.items():
+        tally.add(name, counts_of(source, path, args.nvcc_version), baselines)
+    tally.explain_missing(given)
+    return tally.exit_status()
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("regressions", "baselines", "nvcc-version"):
         parser.add_argument("--" + name, required=True)
-    for source in ("sim", "host", "ptxas"):
+    for source in ("sim", "host", "ptxas", "on-chip"):
         parser.add_argument("--" + source, nargs="*", default=[])
-    args = parser.parse_args()
-    entries, baselines = plant.entries(args.regressions), baseline.read(args.baselines)
-    given = [(source, *pair.split("=", 1)) for source in ("sim", "host", "ptxas") for pair in getattr(args, source)]
-    missing = set(entries) - {name for _, name, _ in given}
-    ok = all([check(name, entries[name], source, path, args, baselines) for source, name, path in given])
-    if missing:
-        print("UNCHECKED, no nvcc: " + " ".join(sorted(missing)))
-    print(f"{len(given)} of {len(entries)} regressions checked")
-    return 0 if ok and given else 1
+    try:
+        return run(parser.parse_args())
+    except (files.Malformed, collect.Failed) as sentence:
+        print(f"FAIL: {sentence}")
+        return 1
 
 
 if __name__ == "__main__":
