@@ -534,6 +534,7 @@ class History(unittest.TestCase):
         entries = [{"figures": {"forward": {"sim a b": 1, "ptxas a b": 1}}}]
         self.assertEqual(history.changes(entries, {"forward": {("sim", "c", "d"): 2}}),
                          {"forward": {"sim a b": None, "sim c d": 2}})
+        self.assertEqual(history.changes(entries, {}, ["sim"]), {"forward": {"sim a b": None}})
 
     def test_change_points_of_noise(self):
         rng = random.Random(4)
