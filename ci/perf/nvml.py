@@ -8,7 +8,7 @@ SM_CLOCK = 1        # NVML_CLOCK_SM
 HELD_DOWN = {0x08: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
              0x80: "power brake"}
 POWER_CAP = 0x04    # how such GPUs work under load: a fault only where it takes much of the clock
-STEADY = 0.9        # of the highest clock: below that times are of another machine
+STEADY = 0.97       # of the highest clock: what falls by 3 % moves times by as much as the gate has to find
 INSUFFICIENT_SIZE = 7
 
 

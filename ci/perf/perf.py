@@ -170,7 +170,7 @@ def main():
         print("--accept wants a reason, in words")
         return 2
     folder, log = in_workspace(args.baselines), in_workspace(args.history)
-    if args.page:
+    if args.page is not None:
         return write_page(log, user_path(args.page))
     if args.times is not None:
         return accept_times(user_path(args.times), log, args.accept)

@@ -11,8 +11,8 @@ test that, and the effect is the Hodges-Lehmann median of (d_i + d_j) / 2, with 
 
 Each table's rounds have a verdict of their own, too: that of the geometric mean of its configurations.
 
-Looks at the data spend ALPHA in parts of 1 / n^2, and each doubles the pairs. `decide` is that procedure; times.py gives
-it pairs as it takes them, calibrate.py gives it recorded ones."""
+Looks at the data spend ALPHA in parts of 1 / n^2, and each doubles the pairs. `decide` is that procedure; times.py
+gives it pairs as it takes them, calibrate.py gives it recorded ones."""
 
 import math
 from statistics import NormalDist
@@ -20,7 +20,7 @@ from statistics import NormalDist
 ALPHA = 0.005         # of a run: one false alarm in 200, over all configurations and looks
 # ln(head / base). Of 7,104 times 30 pairs of one bundle beside itself (recorded/) the largest effect was 0.96 %, and no
 # 99 % interval reached beyond 1.6 %: what is larger than the first is no accident of memory and code placement, and
-# what is the same is found the same at the first look. Of tables' means the largest was 0.14 %.
+# what is the same is found the same at the first look. Of tables' means the largest was 0.13 %.
 LEAST_EFFECT = 0.01
 LEAST_EFFECT_OF_TABLE = 0.005
 SAME_WITHIN = 0.02
@@ -81,7 +81,7 @@ def pairs_wanted(differences, low, high):
     if not differences:
         return LEAST_PAIRS
     target = SAME_WITHIN / 2
-    return max(5, math.ceil(len(differences) * (((high - low) / 2 / target) ** 2 - 1)))
+    return max(1, math.ceil(len(differences) * (((high - low) / 2 / target) ** 2 - 1)))
 
 
 def part_of_alpha(look):
@@ -109,11 +109,7 @@ def judge(samples, look=1, tables=()):
     return verdicts
 
 
-def no_tables(_):
-    return {}
-
-
-def decide(more, is_time_left, tables_of=no_tables):
+def decide(more, is_time_left, tables_of):
     """Verdicts, and how many looks they took. `more(rounds)` takes pairs and returns all so far, as `judge` wants;
     `tables_of` makes of these the means of tables."""
     for look in range(1, MOST_LOOKS + 1):
