@@ -218,6 +218,7 @@ class Calibration(unittest.TestCase):
     def test_what_is_published_of_the_recorded_runs(self):
         runs = [run for path in calibrate.RECORDED for run in calibrate.read(path)]
         e = calibrate.estimate(runs, 480, seed=2)
+        self.assertGreaterEqual(e["minutes"], 30)
         self.assertGreaterEqual(e["starts"], 3)
         self.assertLess(e["false_alarm_limit"], 0.01)
         self.assertEqual(e["alarmed_runs"], 0)
