@@ -1,3 +1,4 @@
+#!/usr/bin/env -S python3 -B
 """Times of two GPU bundles on one GPU: calls of both, pair by pair in random order, and a verdict for each
 configuration. Part of the bundle; needs a GPU, and of Python its standard library.
 

@@ -230,6 +230,14 @@ class Calibration(unittest.TestCase):
         self.assertEqual(calibrate.upper_limit(5, 5), 1)
 
 
+class Commands(unittest.TestCase):
+    def test_the_commands_of_the_bundle_can_be_run_by_name(self):
+        for name in ("times.py", "calibrate.py"):
+            path = os.path.join(HERE, name)
+            with open(path) as file:
+                self.assertEqual((name, os.access(path, os.X_OK), file.readline()[:2]), (name, True, "#!"))
+
+
 class AcceptedTimes(unittest.TestCase):
     """perf.py --accept REASON --times FILE."""
 

@@ -18,7 +18,7 @@ import math
 from statistics import NormalDist
 
 ALPHA = 0.005         # of a run: one false alarm in 200, over all configurations and looks
-# ln(head / base). Of 7,104 times 30 pairs of one bundle beside itself (recorded/) the largest effect was 0.96 %, and no
+# ln(head / base). Of 7,584 times 30 pairs of one bundle beside itself (recorded/) the largest effect was 0.96 %, and no
 # 99 % interval reached beyond 1.6 %: what is larger than the first is no accident of memory and code placement, and
 # what is the same is found the same at the first look. Of tables' means the largest was 0.13 %.
 LEAST_EFFECT = 0.01
