@@ -279,7 +279,7 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     const int64_t b = place.b, head = place.head, head_kv = head / f.group;
     const int64_t first = (grid_x() / shape::PARTS - 1 - place.tile) * OWN;
     const sequence s = find_sequence(f, b);
-    if (first >= s.seqlen_q) return;
+    if (first >= s.seqlen_q || !is_ours(f, s)) return;
     const int32_t tile_row = static_cast<int32_t>(first);
     const int rows = smaller(s.used_q - first, OWN), warp_row = static_cast<int>(warp()) * shape::WARP_ROWS;
     const interval keys = keys_of_rows(f, s, tile_row, tile_row + rows).some;
@@ -465,7 +465,7 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     if (!find_place<shape>(f.batch, f.num_heads_q / f.group, place)) return;
     const int64_t b = place.b, first = place.tile * OWN;
     const sequence s = find_sequence(f, b);
-    if (first >= s.seqlen_k) return;
+    if (first >= s.seqlen_k || !is_ours(f, s)) return;
     const int32_t tile_key = static_cast<int32_t>(first);
     const int keys = smaller(s.used_k - first, OWN), warp_key = static_cast<int>(warp()) * shape::WARP_ROWS;
     const interval rows = rows_of_keys(f, s, tile_key, tile_key + keys);

@@ -302,7 +302,7 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
     const int64_t b = row_of_heads / p.num_heads_q, head = row_of_heads % p.num_heads_q, head_kv = head / p.group;
     const sequence s = find_sequence(p, b);
     const int64_t first = static_cast<int64_t>(grid_x() - 1 - block_x()) * shape::TILE_Q;
-    if (first >= s.seqlen_q) return;
+    if (first >= s.seqlen_q || !is_ours(p, s)) return;
     const int32_t tile_row = static_cast<int32_t>(first);
     const int rows = s.used_q - tile_row < shape::TILE_Q ? s.used_q - tile_row : shape::TILE_Q;
     const interval keys = keys_of_rows(p, s, tile_row, tile_row + rows).some;

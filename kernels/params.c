@@ -43,6 +43,8 @@ struct forward_params forward_params_of(const struct attest_problem *p, const st
     const int64_t start = p->q_start - p->k_start;
     const uint32_t threshold = (uint32_t)floor(65536.0 * p->dropout_p + 0.5);
     return (struct forward_params){
+        .most = {INT32_MAX, INT32_MAX},
+        .of_others = {{-1, -1}, {-1, -1}, {-1, -1}},
         .q = row_tensor_of(p, &p->q, a->q),
         .k = row_tensor_of(p, &p->k, a->k),
         .v = row_tensor_of(p, &p->v, a->v),

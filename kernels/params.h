@@ -28,7 +28,17 @@ struct score_tensor {
     int32_t dtype;
 };
 
+/* Of a sequence: rows of q and of k that are in use. */
+struct lengths {
+    int32_t q, k;
+};
+
+/* Kernels that may share a problem: each computes the sequences that fit into its lengths and into none of those before. */
+enum { MAX_SHARES = 4 };
+
 struct forward_params {
+    struct lengths most;                     /* of the sequences that this launch computes */
+    struct lengths of_others[MAX_SHARES - 1]; /* but none that fits into one of these; -1: none fits */
     struct row_tensor q, k, v, o;
     struct row_tensor lse; /* no x: one fp32 a row; data NULL: not wanted */
     struct score_tensor bias, mask, block_mask;
@@ -53,7 +63,7 @@ struct forward_params {
     uint32_t dropout_threshold;         /* a score is dropped when its 16 bits are below; 0: no dropout */
 };
 
-/* Of a checked problem that a kernel takes. */
+/* Of a checked problem that a kernel takes; of all its sequences. */
 struct forward_params forward_params_of(const struct attest_problem *p, const struct attest_forward_args *a);
 
 /* q, k, v, o and lse of `forward` are inputs; o.data may be NULL where delta is given. */

@@ -81,15 +81,18 @@ static size_t delta_bytes(const struct attest_problem *p)
 /* Of delta, lse in base 2 and delta - dlse. */
 static size_t row_terms_bytes(const struct attest_problem *p) { return 3 * delta_bytes(p); }
 
+#define ANY {INT32_MAX, INT32_MAX}
+
 const struct forward_kernel forward_kernels[] = {
-    {"forward", forward_takes, forward_sim, CUDA(forward_cuda)},
-    {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda)},
+    {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward"},
+    {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32"},
     {0},
 };
 
 const struct backward_kernel backward_kernels[] = {
-    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda)},
-    {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda)},
+    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared"},
+    {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
+     "backward_fp32"},
     {0},
 };
 

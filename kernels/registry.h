@@ -21,11 +21,16 @@ typedef int backward_launcher(const struct backward_params *params, void *stream
 typedef int merge_launcher(const struct merge_params *params, void *stream);
 typedef int merge_backward_launcher(const struct merge_backward_params *params, void *stream);
 
+/* `takes` asks for formats and features, `most` for lengths. Where a problem's sequences differ in length, several
+ * kernels share it: each computes those that fit into its lengths and into none of the kernels' before it, so that the
+ * kernel of a sequence, and the bits of its results, do not depend on the sequences around it. */
 struct forward_kernel {
     const char *name; /* ref_kernel_recipe of it says where it rounds */
-    /* Whether it takes a checked problem; else why not, as a sentence. */
+    /* Whether it takes sequences of a checked problem; else why not, as a sentence. */
     bool (*takes)(const struct attest_problem *p, char *why, size_t why_bytes);
     forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
+    struct lengths most;
+    const char *shared_recipe; /* covers the kernels before it, too */
 };
 
 struct backward_kernel {
@@ -33,6 +38,8 @@ struct backward_kernel {
     bool (*takes)(const struct attest_problem *p, char *why, size_t why_bytes);
     size_t (*workspace_bytes)(const struct attest_problem *p);
     backward_launcher *sim, *cuda;
+    struct lengths most;
+    const char *shared_recipe;
 };
 
 struct merge_kernel {
@@ -45,7 +52,7 @@ struct merge_backward_kernel {
     merge_backward_launcher *sim, *cuda;
 };
 
-/* Each ends with name == NULL. The first that takes a problem runs it. */
+/* Each ends with name == NULL, after kernels that take any lengths. */
 extern const struct forward_kernel forward_kernels[];
 extern const struct backward_kernel backward_kernels[];
 extern const struct merge_kernel merge_kernel;

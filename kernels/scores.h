@@ -38,6 +38,16 @@ DEVICE sequence find_sequence(const forward_params &p, int64_t b)
     return s;
 }
 
+DEVICE bool fits(const sequence &s, const lengths &most) { return s.used_q <= most.q && s.used_k <= most.k; }
+
+/* Whether the sequence is this launch's, where several kernels share a problem. */
+DEVICE bool is_ours(const forward_params &p, const sequence &s)
+{
+    bool out = fits(s, p.most);
+    UNROLL for (int n = 0; n < MAX_SHARES - 1; ++n) out &= !fits(s, p.of_others[n]);
+    return out;
+}
+
 /* first .. last - 1; nothing where first >= last. */
 struct interval {
     int32_t first, last;

@@ -294,15 +294,17 @@ enum attest_accumulate {
 enum attest_delta {
     ATTEST_DELTA_EXACT = 0,      /* sum_j p dp from unrounded p and dp, in fp32 */
     ATTEST_DELTA_FROM_ROUNDED_O, /* dout . o with o already rounded to its output format */
-    ATTEST_DELTA_CORRECTED /* dq's sums begin with dout . o and end with the sum of p dp and a rank-one correction, which
-                              dk, dv, dbias and dsink use too; plain where delta is given (external_lse) */
+    ATTEST_DELTA_CORRECTED, /* dq's sums begin with dout . o and end with the sum of p dp and a rank-one correction, which
+                               dk, dv, dbias and dsink use too; plain where delta is given (external_lse) */
+    ATTEST_DELTA_EXACT_OR_CORRECTED /* by the lengths of the sequence: kernels of both kinds share the problem */
 };
 
 struct attest_recipe {
     uint32_t struct_size;
     int32_t accumulate; /* enum attest_accumulate, of q.k, p.v, dout.v and the sums of dq, dk, dv */
-    int32_t round_p;    /* 1: p is rounded to v's dtype before p.v, and to that of dout before dv; 0: kept in fp32 */
-    int32_t round_ds;   /* 1: ds is rounded to the dtype of k and q before dq and dk; 0: kept in fp32 */
+    int32_t round_p;    /* 1: p is rounded to v's dtype before p.v, and to that of dout before dv; 2: to a sum of two such
+                           numbers; 0: kept in fp32 */
+    int32_t round_ds;   /* 1: ds is rounded to the dtype of k and q before dq and dk; 2: to a sum of two; 0: kept in fp32 */
     int32_t round_dkv_heads; /* 1: the dk, dv of each query head are rounded to 16 bits before the sum over a group */
     int32_t delta;      /* enum attest_delta */
     int32_t tile_k;     /* keys between two rescalings of o by the running maximum; 0: unknown, as bad as 1 */
@@ -325,8 +327,9 @@ ATTEST_API void attest_plan_destroy(struct attest_plan *plan); /* NULL is allowe
 ATTEST_API enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t *forward_bytes,
                                                     size_t *backward_bytes);
 
-/* Name and recipe of what a forward run of this plan executes, and of a backward run; they live as long as the library.
- * NULL of NULL, and where the problem does not have the pass. */
+/* Name and recipe of what a forward run of this plan executes, and of a backward run. Where sequences differ in length,
+ * several kernels may share them: their names are joined by +, and the recipe covers them all. The name lives as long
+ * as the plan, the recipe as long as the library. NULL of NULL, and where the problem does not have the pass. */
 ATTEST_API const char *attest_plan_kernel(const struct attest_plan *plan);
 ATTEST_API const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan);
 ATTEST_API const char *attest_plan_backward_kernel(const struct attest_plan *plan);

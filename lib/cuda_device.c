@@ -21,20 +21,26 @@ static bool is_accepted(int code)
 
 bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_forward_args *a, void *stream)
 {
-    const struct forward_params params = forward_params_of(&plan->problem, a);
-    int previous;
+    struct forward_params params = forward_params_of(&plan->problem, a);
+    int previous, code = 0;
     if (!is_accepted(cuda_enter(plan->problem.device_ordinal, &previous))) return false;
-    const int code = plan->forward->cuda(&params, stream);
+    for (int n = 0; n < plan->forward_pass.num_kernels && code == 0; ++n) {
+        attest_take_share(&plan->forward_pass, n, &params);
+        code = plan->forward[n]->cuda(&params, stream);
+    }
     return is_accepted(cuda_leave(previous)) && is_accepted(code);
 }
 
 bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,
                           void *stream)
 {
-    const struct backward_params params = backward_params_of(&plan->problem, a, workspace);
-    int previous;
+    struct backward_params params = backward_params_of(&plan->problem, a, workspace);
+    int previous, code = 0;
     if (!is_accepted(cuda_enter(plan->problem.device_ordinal, &previous))) return false;
-    const int code = plan->backward->cuda(&params, stream);
+    for (int n = 0; n < plan->backward_pass.num_kernels && code == 0; ++n) {
+        attest_take_share(&plan->backward_pass, n, &params.forward);
+        code = plan->backward[n]->cuda(&params, stream);
+    }
     return is_accepted(cuda_leave(previous)) && is_accepted(code);
 }
 

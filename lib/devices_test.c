@@ -215,7 +215,8 @@ Test(devices, a_finding_is_a_device_error)
 {
     static struct buffers b;
     const struct forward_kernel lazy = {.name = "lazy", .sim = launch_nothing};
-    struct attest_plan plan = {.problem = kernel_problem(ATTEST_SIM, false), .forward = &lazy};
+    struct attest_plan plan = {
+        .problem = kernel_problem(ATTEST_SIM, false), .forward = {&lazy}, .forward_pass = {.num_kernels = 1}};
     fill_buffers(&b);
     cr_assert_eq(attest_run_forward(&plan, &b.args.forward, NULL, 0, NULL), ATTEST_DEVICE_ERROR);
     cr_assert(strlen(attest_last_error()) > 20, "%s", attest_last_error());
@@ -232,7 +233,9 @@ static void run_lazy_backward(struct buffers *b, void *workspace, size_t bytes, 
                               const char *text)
 {
     const struct backward_kernel lazy = {.name = "lazy", .sim = launch_nothing_backward};
-    struct attest_plan plan = {.problem = whole_problem(), .backward = &lazy, .backward_pass = {"lazy", NULL, 256}};
+    struct attest_plan plan = {.problem = whole_problem(),
+                               .backward = {&lazy},
+                               .backward_pass = {.num_kernels = 1, .kernel = "lazy", .workspace_bytes = 256}};
     plan.problem.device = ATTEST_SIM;
     cr_assert_eq(attest_run_backward(&plan, &b->args, workspace, bytes, NULL), status, "%s", attest_last_error());
     cr_assert(strstr(attest_last_error(), text) != NULL, "\"%s\" is not in \"%s\"", text, attest_last_error());

@@ -1,6 +1,7 @@
 /* plan.c - from a problem to a plan. */
 #include "lib/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +15,39 @@ static bool refuse_pass(const char *pass, const char *why)
     return attest_refuse(ATTEST_UNSUPPORTED, "no kernel takes the problem%s: %s", pass, why);
 }
 
-/* The first of the table that takes the problem; else why the last does not. */
+static bool fits(int64_t length, bool varies, int32_t most) { return varies || length <= most; }
+
+/* Whether a kernel has a share of the problem: there may be a sequence of its lengths that none of those before it has. */
+static bool has_share(const struct attest_problem *p, struct lengths most)
+{
+    return fits(p->seqlen_q, p->ragged || p->has_seqused_q, most.q) &&
+           fits(p->seqlen_k, p->ragged || p->has_seqused_k, most.k);
+}
+
+static bool has_all(const struct attest_problem *p, struct lengths most)
+{
+    return p->seqlen_q <= most.q && p->seqlen_k <= most.k;
+}
+
+static void add_share(struct attest_pass_plan *pass, const char *kernel, struct lengths most)
+{
+    const size_t length = strlen(pass->kernel);
+    snprintf(pass->kernel + length, sizeof pass->kernel - length, "%s%s", length > 0 ? "+" : "", kernel);
+    pass->most[pass->num_kernels++] = most;
+}
+
+/* The first of the table that has the whole problem, and those before it that have a share. */
 static bool pick_forward(struct attest_plan *plan)
 {
+    const struct attest_problem *p = &plan->problem;
+    struct attest_pass_plan *pass = &plan->forward_pass;
     char why[256] = "there is none";
     for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
-        if (!k->takes(&plan->problem, why, sizeof why)) continue;
-        plan->forward = k;
-        plan->forward_pass = (struct attest_pass_plan){k->name, ref_kernel_recipe(k->name), 0};
+        if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
+        plan->forward[pass->num_kernels] = k;
+        add_share(pass, k->name, k->most);
+        if (!has_all(p, k->most)) continue;
+        pass->recipe = ref_kernel_recipe(pass->num_kernels > 1 ? k->shared_recipe : k->name);
         return true;
     }
     return refuse_pass("", why);
@@ -34,15 +60,27 @@ static size_t round_up(size_t bytes)
 
 static bool pick_backward(struct attest_plan *plan)
 {
+    const struct attest_problem *p = &plan->problem;
+    struct attest_pass_plan *pass = &plan->backward_pass;
     char why[256] = "there is none";
     for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
-        if (!k->takes(&plan->problem, why, sizeof why)) continue;
-        const size_t bytes = round_up(k->workspace_bytes(&plan->problem));
-        plan->backward = k;
-        plan->backward_pass = (struct attest_pass_plan){k->name, ref_kernel_recipe(k->name), bytes};
+        if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
+        const size_t bytes = round_up(k->workspace_bytes(p));
+        if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
+        plan->backward[pass->num_kernels] = k;
+        add_share(pass, k->name, k->most);
+        if (!has_all(p, k->most)) continue;
+        pass->recipe = ref_kernel_recipe(pass->num_kernels > 1 ? k->shared_recipe : k->name);
         return true;
     }
     return refuse_pass("'s backward pass", why);
+}
+
+void attest_take_share(const struct attest_pass_plan *pass, int share, struct forward_params *params)
+{
+    if (pass->num_kernels == 1) return;
+    params->most = pass->most[share];
+    for (int n = 0; n < share; ++n) params->of_others[n] = pass->most[n];
 }
 
 static bool pick(struct attest_plan *plan)
@@ -50,7 +88,7 @@ static bool pick(struct attest_plan *plan)
     const bool has_forward = plan->problem.o.dtype != ATTEST_ABSENT;
     const bool has_backward = plan->problem.dq.dtype != ATTEST_ABSENT;
     /* The reference device rounds only at the end: the strictest of the bounds covers it. */
-    const struct attest_pass_plan reference = {"reference", ref_recipe("fp32"), 0};
+    const struct attest_pass_plan reference = {.kernel = "reference", .recipe = ref_recipe("fp32")};
     if (plan->problem.device == ATTEST_REFERENCE) {
         if (has_forward) plan->forward_pass = reference;
         if (has_backward) plan->backward_pass = reference;
@@ -113,7 +151,7 @@ enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t 
 
 const char *attest_plan_kernel(const struct attest_plan *plan)
 {
-    return attest_check_plan(plan) ? plan->forward_pass.kernel : NULL;
+    return attest_check_plan(plan) && plan->forward_pass.recipe != NULL ? plan->forward_pass.kernel : NULL;
 }
 
 const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
@@ -123,7 +161,7 @@ const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
 
 const char *attest_plan_backward_kernel(const struct attest_plan *plan)
 {
-    return attest_check_plan(plan) ? plan->backward_pass.kernel : NULL;
+    return attest_check_plan(plan) && plan->backward_pass.recipe != NULL ? plan->backward_pass.kernel : NULL;
 }
 
 const struct attest_recipe *attest_plan_backward_recipe(const struct attest_plan *plan)

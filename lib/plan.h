@@ -1,4 +1,4 @@
-/* plan.h - what a plan keeps: a checked copy of the problem and, for each pass, the kernel that was picked. */
+/* plan.h - what a plan keeps: a checked copy of the problem and, for each pass, the kernels that were picked. */
 #ifndef ATTEST_LIB_PLAN_H
 #define ATTEST_LIB_PLAN_H
 
@@ -11,13 +11,18 @@ enum { ATTEST_WORKSPACE_ALIGNMENT = 256 }; /* its bytes are a multiple of it, to
 
 struct attest_plan {
     struct attest_problem problem;
-    const struct forward_kernel *forward;   /* NULL: no such pass, or the reference device */
-    const struct backward_kernel *backward; /* as above */
+    const struct forward_kernel *forward[MAX_SHARES];
+    const struct backward_kernel *backward[MAX_SHARES];
     struct attest_pass_plan {
-        const char *kernel; /* NULL: no such pass */
+        int num_kernels; /* of those above, one launch each; 0: no such pass, or the reference device */
+        char kernel[96]; /* their names, joined by +; "": no such pass */
         const struct attest_recipe *recipe;
         size_t workspace_bytes;
+        struct lengths most[MAX_SHARES]; /* of each kernel */
     } forward_pass, backward_pass;
 };
+
+/* Leaves to a launch of kernel `share` the sequences that are its own. */
+void attest_take_share(const struct attest_pass_plan *pass, int share, struct forward_params *params);
 
 #endif

@@ -148,11 +148,15 @@ static bool is_clean(struct sim_gpu *gpu, int code)
 
 bool attest_sim_forward(const struct attest_plan *plan, const struct attest_forward_args *a, struct sim_gpu *callers)
 {
-    const struct forward_params params = forward_params_of(&plan->problem, a);
+    struct forward_params params = forward_params_of(&plan->problem, a);
     struct sim_gpu *gpu = take_gpu(callers);
-    const bool ok = gpu != NULL && attest_sim_map_forward(gpu, &plan->problem, a)
-                        ? is_clean(gpu, plan->forward->sim(&params, gpu))
-                        : no_memory();
+    int code = SIM_CLEAN;
+    const bool mapped = gpu != NULL && attest_sim_map_forward(gpu, &plan->problem, a);
+    for (int n = 0; mapped && n < plan->forward_pass.num_kernels && code == SIM_CLEAN; ++n) {
+        attest_take_share(&plan->forward_pass, n, &params);
+        code = plan->forward[n]->sim(&params, gpu);
+    }
+    const bool ok = mapped ? is_clean(gpu, code) : no_memory();
     leave_gpu(gpu, callers);
     return ok;
 }
@@ -160,12 +164,16 @@ bool attest_sim_forward(const struct attest_plan *plan, const struct attest_forw
 bool attest_sim_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,
                          struct sim_gpu *callers)
 {
-    const struct backward_params params = backward_params_of(&plan->problem, a, workspace);
+    struct backward_params params = backward_params_of(&plan->problem, a, workspace);
     const size_t bytes = plan->backward_pass.workspace_bytes;
     struct sim_gpu *gpu = take_gpu(callers);
-    const bool ok = gpu != NULL && attest_sim_map_backward(gpu, &plan->problem, a, workspace, bytes)
-                        ? is_clean(gpu, plan->backward->sim(&params, gpu))
-                        : no_memory();
+    int code = SIM_CLEAN;
+    const bool mapped = gpu != NULL && attest_sim_map_backward(gpu, &plan->problem, a, workspace, bytes);
+    for (int n = 0; mapped && n < plan->backward_pass.num_kernels && code == SIM_CLEAN; ++n) {
+        attest_take_share(&plan->backward_pass, n, &params.forward);
+        code = plan->backward[n]->sim(&params, gpu);
+    }
+    const bool ok = mapped ? is_clean(gpu, code) : no_memory();
     leave_gpu(gpu, callers);
     return ok;
 }

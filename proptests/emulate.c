@@ -26,7 +26,8 @@ const struct implementation emulations[] = {
     EMULATION("flash-tile128", 2, 128),
     EMULATION_OF("portable", &ref_kernel_recipes[1], 64), /* kernels/forward.cu, kernels/backward.cu */
     UNKIND_EMULATION_OF("portable-unkind", &ref_kernel_recipes[1], 64),
-    UNKIND_EMULATION_OF("portable-fp32-unkind", &ref_kernel_recipes[3], 64), /* kernels/..._fp32.cu */
+    UNKIND_EMULATION_OF("portable-fp32-unkind", &ref_kernel_recipes[3], 64), /* kernels/..._fp32.cu, cls_....cu */
+    UNKIND_EMULATION_OF("portable-short-unkind", &ref_kernel_recipes[6], 128), /* kernels/short_....cu */
     {0},
 };
 
@@ -71,8 +72,7 @@ static void start_rows(const struct head *head, int64_t r0, struct rows *rows)
 
 static float round_p(const struct head *head, float p)
 {
-    if (!head->self->recipe->round_p) return p;
-    const float rounded = emulate_round(head->p->v.dtype, p);
+    const float rounded = emulate_round_parts(head->p->v.dtype, head->self->recipe->round_p, p);
     if (MUTANT(head, MUTANT_P_TRUNCATED) && rounded > p) return emulate_round(head->p->v.dtype, 2 * p - rounded);
     return rounded;
 }

@@ -145,8 +145,8 @@ static void compute_ds(const struct gradients *g, struct gradient_tile *t)
             const float dx = p_ds * (t->dp[i][j] - g->delta[r] + g->dlse[r]);
             const float ds = head->p->softcap > 0 ? dx * (1.0f - th * th) : dx;
             const float kept = t->scores.dropped[i][j] ? 0.0f * p : p;
-            t->p_dv[i][j] = recipe->round_p ? emulate_round(head->p->dout.dtype, kept) : kept;
-            t->ds[i][j] = recipe->round_ds ? emulate_round(head->p->q.dtype, ds) : ds;
+            t->p_dv[i][j] = emulate_round_parts(head->p->dout.dtype, recipe->round_p, kept);
+            t->ds[i][j] = emulate_round_parts(head->p->q.dtype, recipe->round_ds, ds);
             if (g->dbias && t->scores.c0 + j < head->seqlen_k) add_dbias(g, r, t->scores.c0 + j, dx);
         }
     }

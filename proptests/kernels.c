@@ -34,16 +34,16 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
     struct attest_plan *const plan = &out->plan;
     *plan = *made;
     attest_plan_destroy(made);
-    if (plan->forward != NULL) {
-        forward_launcher *const launcher = self->launchers.forward[plan->forward - forward_kernels];
-        out->forward = *plan->forward, plan->forward = &out->forward;
-        if (launcher != NULL) out->forward.sim = out->forward.cuda = launcher;
+    for (int n = 0; n < plan->forward_pass.num_kernels; ++n) {
+        forward_launcher *const launcher = self->launchers.forward[plan->forward[n] - forward_kernels];
+        out->forward[n] = *plan->forward[n], plan->forward[n] = &out->forward[n];
+        if (launcher != NULL) out->forward[n].sim = out->forward[n].cuda = launcher;
         self->implementation.recipe = plan->forward_pass.recipe;
     }
-    if (plan->backward != NULL) {
-        backward_launcher *const launcher = self->launchers.backward[plan->backward - backward_kernels];
-        out->backward = *plan->backward, plan->backward = &out->backward;
-        if (launcher != NULL) out->backward.sim = out->backward.cuda = launcher;
+    for (int n = 0; n < plan->backward_pass.num_kernels; ++n) {
+        backward_launcher *const launcher = self->launchers.backward[plan->backward[n] - backward_kernels];
+        out->backward[n] = *plan->backward[n], plan->backward[n] = &out->backward[n];
+        if (launcher != NULL) out->backward[n].sim = out->backward[n].cuda = launcher;
         self->implementation.backward_recipe = plan->backward_pass.recipe;
     }
     out->workspace_bytes =

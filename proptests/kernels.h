@@ -49,8 +49,8 @@ struct kernel_launchers kernels_cuda_poly(void);
 /* A plan of the library with launchers in place, and room for one of its passes. */
 struct kernel_run_plan {
     struct attest_plan plan;
-    struct forward_kernel forward;
-    struct backward_kernel backward;
+    struct forward_kernel forward[MAX_SHARES];
+    struct backward_kernel backward[MAX_SHARES];
     size_t workspace_bytes;
 };
 

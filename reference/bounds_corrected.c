@@ -196,7 +196,7 @@ void bound_correct_row(const struct bound_gradient_head *g, struct bound_gradien
     const struct ref_machine *m = &g->head.machine;
     const struct attest_problem *p = g->head.problem;
     const int64_t from = i * g->head.ld;
-    const bool plain = !(p->softcap > 0) && !p->has_sink;
+    const bool plain = !(p->softcap > 0) && !p->has_sink && !m->may_be_exact;
     struct bound_correction *to = &block->corrections[i];
     struct sums sums = {0};
     struct noise noise = {0};

@@ -201,10 +201,17 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
                           .sigma = 2 * t * block->rows.score_sigma[at] / cap};
 }
 
+/* What is left of y by its parts. */
+static double half_unit(const struct ref_rounding *r, double y)
+{
+    for (int n = 0; n < r->parts; ++n) y = ref_half_ulp(r->dtype, y);
+    return y;
+}
+
 double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop)
 {
     if (r->dtype == ATTEST_ABSENT) return 0.0;
-    return fmax(drop * fmax(ref_half_ulp(r->dtype, p), r->tiny), ref_half_ulp(r->dtype, drop * p));
+    return fmax(drop * fmax(half_unit(r, p), r->tiny), half_unit(r, drop * p));
 }
 
 /* dx and ds of score j of row i. */
@@ -251,7 +258,7 @@ static void round_pd(struct bound_gradient_block *block, int64_t at, const struc
     const double rounded = ref_round(r->dtype, p - p_error);
     if (drop != 1.0) /* p may be rounded before or after the multiplier */
         block->pd.bias[at] += half;
-    else if (rounded == ref_round(r->dtype, p + p_error))
+    else if (r->parts == 1 && rounded == ref_round(r->dtype, p + p_error))
         block->pd.known[at] = rounded - p;
     else
         block->pd.variance[at] += half * half / 3;

@@ -6,13 +6,16 @@
 #include "reference/formats.h"
 #include "reference/oracle.h"
 
-static struct ref_rounding rounding_to(int32_t dtype)
+/* `parts` as recipes have it: 0 for none. Of two, the second is what the first leaves, which fp32 has exactly, rounded. */
+static struct ref_rounding rounding_to(int32_t dtype, int32_t parts)
 {
+    if (parts == 0) return (struct ref_rounding){.overflow = INFINITY};
     const struct ref_format *f = ref_format(dtype);
     const double u = f->unit_roundoff;
     /* fp32 and bf16 share their least exponent, below which a unit may flush to zero. */
     const double tiny = f->min_normal <= FLT_MIN ? FLT_MIN : f->min_subnormal / 2;
-    return (struct ref_rounding){dtype, u / (1 + u), tiny, f->overflow, u / 2};
+    const double left = parts == 2 ? u / (1 + u) : 1.0;
+    return (struct ref_rounding){dtype, parts, u / (1 + u) * left, parts * tiny, f->overflow, u / 2 * left};
 }
 
 static double least_normal(int32_t dtype) { return ref_format(dtype)->min_normal; }
@@ -21,6 +24,7 @@ static struct ref_machine oracle_machine(void)
 {
     /* exp: REF_EXP_ULPS units, of 2^-52 at most; tanh and log of glibc: 2 units at most. */
     return (struct ref_machine){.accumulate = ATTEST_ACC_FP32,
+                                .parts = 1,
                                 .u = 0x1p-53,
                                 .tiny = DBL_MIN,
                                 .lost = DBL_MIN,
@@ -66,19 +70,21 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.log_error = 0x1p-22;
     m.tile_k = recipe->tile_k;
     m.rescales = true;
-    m.corrects_delta = recipe->delta == ATTEST_DELTA_CORRECTED && !p->external_lse;
+    m.may_be_exact = recipe->delta == ATTEST_DELTA_EXACT_OR_CORRECTED;
+    m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.may_be_exact) && !p->external_lse;
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
-    if (recipe->round_p) m.p = rounding_to(p->v.dtype);
-    if (recipe->round_p && p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype);
-    if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype);
-    if (recipe->round_p && m.corrects_delta) m.p_dq = rounding_to(p->k.dtype);
-    if (recipe->round_ds) m.ds = rounding_to(p->q.dtype);
+    m.parts = recipe->round_p == 2 || recipe->round_ds == 2 ? 2 : 1;
+    m.p = rounding_to(p->v.dtype, recipe->round_p);
+    if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, recipe->round_p);
+    if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);
+    if (m.corrects_delta) m.p_dq = rounding_to(p->k.dtype, recipe->round_p);
+    m.ds = rounding_to(p->q.dtype, recipe->round_ds);
     fold_factors(p, &m.ds);
     if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {
-        m.dk_heads = rounding_to(p->dk.dtype);
-        m.dv_heads = rounding_to(p->dv.dtype);
+        m.dk_heads = rounding_to(p->dk.dtype, 1);
+        m.dv_heads = rounding_to(p->dv.dtype, 1);
     }
     return m;
 }
@@ -111,5 +117,5 @@ struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms)
 struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span)
 {
     const int64_t steps = span / step_terms(m) + 2;
-    return sum_of(m, (double)terms, (double)(terms < steps ? terms : steps));
+    return sum_of(m, (double)(m->parts * terms), (double)(m->parts * (terms < steps ? terms : steps)));
 }

@@ -8,9 +8,10 @@
 
 #include "lib/attest.h"
 
-/* One rounding of y to a storage format: error <= relative |y| + tiny while |y| < overflow. */
+/* y rounded to a storage format, or to a sum of two of its numbers: error <= relative |y| + tiny while |y| < overflow. */
 struct ref_rounding {
     int32_t dtype; /* ATTEST_ABSENT: no rounding */
+    int32_t parts; /* numbers */
     double relative, tiny, overflow;
     double relative_below_one; /* the same for 1/2 <= |y| < 1, in units of 1 rather than of y */
 };
@@ -30,6 +31,8 @@ struct ref_machine {
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
+    bool may_be_exact;   /* or does not: some kernels that share the problem have an exact one */
+    int32_t parts;       /* products a term of the sums over rows */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
     struct ref_rounding p, p_dv, p_ds, p_dq, ds, dk_heads, dv_heads; /* zero where the recipe does not round */

@@ -38,6 +38,12 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
 #define PORTABLE_MMA \
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
+#define PORTABLE_MMA_SHARED \
+    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_EXACT_OR_CORRECTED
+
+/* Whole sequences on tensor cores: p and ds in two parts, delta from p and dp. */
+#define PORTABLE_SHORT \
+    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_EXACT
 
 const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "forward", PORTABLE_MMA},
@@ -56,6 +62,11 @@ const struct attest_recipe ref_kernel_recipes[] = {
      .delta = ATTEST_DELTA_EXACT,
      .exp_error = EXP_ERROR,
      .tanh_error = TANH_ACCURATE},
+    {.name = "short_forward", PORTABLE_SHORT},
+    {.name = "short_backward", PORTABLE_SHORT},
+    {.name = "cls_forward", PORTABLE_FP32},
+    {.name = "cls_backward", PORTABLE_FP32},
+    {.name = "backward_shared", PORTABLE_MMA_SHARED}, /* backward beside those of short sequences */
     {0},
 };
 

@@ -56,9 +56,12 @@ static const char *accumulate_of(const struct attest_recipe *r)
 
 static const char *delta_of(const struct attest_recipe *r)
 {
-    static const char *const names[] = {"exact", "from_rounded_o", "corrected"};
-    return name_in(names, 3, r->delta);
+    static const char *const names[] = {"exact", "from_rounded_o", "corrected", "exact_or_corrected"};
+    return name_in(names, 4, r->delta);
 }
+
+/* Two parts are nearly fp32. */
+static const char *rounding_of(int32_t parts, const char *rounds) { return parts == 1 ? rounds : ""; }
 
 /* ---- for people ---- */
 
@@ -69,8 +72,8 @@ static void print_recipes(const struct plugin_audit *audit, FILE *out)
     for (int i = 0; i < all.count; ++i) {
         const struct attest_recipe *r = &all.recipe[i];
         fprintf(out, "  recipe %s: sums %s, delta %s, exp_error %.3g, tile_k %d%s%s%s%s\n", all.name[i],
-                accumulate_of(r), delta_of(r), r->exp_error, r->tile_k, r->round_p ? ", rounds p" : "",
-                r->round_p_ds ? ", rounds p of ds" : "", r->round_ds ? ", rounds ds" : "",
+                accumulate_of(r), delta_of(r), r->exp_error, r->tile_k, rounding_of(r->round_p, ", rounds p"),
+                r->round_p_ds ? ", rounds p of ds" : "", rounding_of(r->round_ds, ", rounds ds"),
                 r->round_dkv_heads ? ", rounds dk and dv of each head" : "");
     }
 }
