@@ -42,6 +42,13 @@ static bool forward_takes(const struct attest_problem *p, char *why, size_t byte
     return is_in_reach(p, why, bytes);
 }
 
+/* Rows and keys by the plan: at most what one CTA holds. */
+static bool short_forward_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->o.dtype == ATTEST_FP32) return refuse(why, bytes, "o.dtype = fp32, but must be fp16 or bf16");
+    return forward_takes(p, why, bytes);
+}
+
 static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->q.dtype > ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be fp32, fp16 or bf16", p->q.dtype);
@@ -84,6 +91,7 @@ static size_t row_terms_bytes(const struct attest_problem *p) { return 3 * delta
 #define ANY {INT32_MAX, INT32_MAX}
 
 const struct forward_kernel forward_kernels[] = {
+    {"short_forward", short_forward_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward"},
     {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward"},
     {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32"},
     {0},

@@ -60,6 +60,7 @@ extern const struct merge_backward_kernel merge_backward_kernel;
 
 /* The launchers, for tests that compare machines. */
 forward_launcher forward_sim, forward_cuda, forward_sim_poly, forward_cuda_poly;
+forward_launcher short_forward_sim, short_forward_cuda, short_forward_sim_poly, short_forward_cuda_poly;
 forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;
 backward_launcher backward_sim, backward_cuda, backward_sim_poly, backward_cuda_poly;
 backward_launcher backward_fp32_sim, backward_fp32_cuda, backward_fp32_sim_poly, backward_fp32_cuda_poly;

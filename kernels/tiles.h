@@ -1,7 +1,8 @@
 /* tiles.h - tiles of 16-bit numbers in shared memory, as matrices of a warp read them.
  *
  * A tile has rows of DIM numbers, 16 bytes of a row are a chunk, and chunk c of row r lies at place c ^ (r % 8) of its
- * row: then eight rows of one chunk lie in different banks, which is what ldmatrix reads at once.
+ * row, c ^ (r / 2 % 4) where a row has four: then eight rows of one chunk lie in different banks, which is what ldmatrix
+ * reads at once.
  *
  * Fragments are those of device/mma.h, g = lane / 4, t = lane % 4. */
 #ifndef ATTEST_KERNELS_TILES_H
@@ -14,7 +15,7 @@
 template <int DIM>
 DEVICE unsigned tile_offset(unsigned row, unsigned x)
 {
-    return row * DIM + (x ^ row % 8 * 8);
+    return row * DIM + (x ^ (DIM < 64 ? row / 2 % 4 * 8 : row % 8 * 8));
 }
 
 /* Eight numbers of a row that may end before them or be misaligned. */
@@ -37,26 +38,33 @@ DEVICE void store_eight(const row_tensor &t, const row_pointer &row, unsigned x,
         if (static_cast<int>(x) + n < row.length) to[n] = from[n];
 }
 
-/* Rows first .. first + count - 1 of t into a tile of ROWS, by all THREADS of the CTA; what is past `count` rows or
- * `length` features becomes zero, and is not read. Copies are asynchronous: wait for them. */
+/* `count` rows from `row` on, `step` bytes apart, into a tile of ROWS, by THREADS of the CTA, of which this is one; what
+ * is past `count` rows or the row's length becomes zero, and is not read. Copies are asynchronous: wait for them. */
+template <int ROWS, int DIM, int THREADS>
+DEVICE void load_rows(uint16_t *tile, row_pointer row, int64_t step, bool by_eight, int count, unsigned thread)
+{
+    constexpr unsigned CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
+    const unsigned x = thread % CHUNKS * 8, begin = thread / CHUNKS;
+    const int left = count - static_cast<int>(begin);
+    row.data += begin * step;
+    if (by_eight && static_cast<int>(x) + 8 <= row.length) {
+        row.data += 2 * x;
+        UNROLL for (unsigned r = 0; r < ROWS; r += STEP, row.data += STEP * step)
+            cp_async_16(&tile[tile_offset<DIM>(begin + r, x)], row.data, static_cast<int>(r) < left);
+    } else {
+        ROLLED for (unsigned r = 0; r < ROWS; r += STEP, row.data += STEP * step)
+            store_16(&tile[tile_offset<DIM>(begin + r, x)],
+                     static_cast<int>(r) < left ? load_eight(row, static_cast<int>(x)) : sixteen_bytes{});
+    }
+}
+
+/* Rows first .. first + count - 1 of t, by all THREADS of the CTA. */
 template <int ROWS, int DIM, int THREADS>
 DEVICE void load_tile(uint16_t *tile, const row_tensor &t, int64_t b, int64_t first, int count, int64_t head,
                       int length)
 {
-    constexpr unsigned CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
-    const unsigned x = thread_x() % CHUNKS * 8, begin = thread_x() / CHUNKS;
-    const int left = count - static_cast<int>(begin);
-    row_pointer row = row_of(t, b, first + begin, head, length);
-    const int64_t step = STEP * t.seqlen * 2;
-    if (t.by_eight && static_cast<int>(x) + 8 <= length) {
-        row.data += 2 * x;
-        UNROLL for (unsigned r = 0; r < ROWS; r += STEP, row.data += step)
-            cp_async_16(&tile[tile_offset<DIM>(begin + r, x)], row.data, static_cast<int>(r) < left);
-    } else {
-        ROLLED for (unsigned r = 0; r < ROWS; r += STEP, row.data += step)
-            store_16(&tile[tile_offset<DIM>(begin + r, x)],
-                     static_cast<int>(r) < left ? load_eight(row, static_cast<int>(x)) : sixteen_bytes{});
-    }
+    load_rows<ROWS, DIM, THREADS>(tile, row_of(t, b, first, head, length), t.seqlen * 2, t.by_eight != 0, count,
+                                  thread_x());
 }
 
 /* ---- fragments ------------------------------------------------------------------------------------------------- */
@@ -107,6 +115,13 @@ template <typename T>
 DEVICE float unpack(uint32_t pair, bool high)
 {
     return to_f32(T{static_cast<uint16_t>(high ? pair >> 16 : pair & 0xffff)});
+}
+
+/* What `pair`, the two numbers rounded, leaves of them, rounded: together they are off by the roundoff's square. */
+template <typename T>
+DEVICE uint32_t pack_rest(float low, float high, uint32_t pair)
+{
+    return pack<T>(low - unpack<T>(pair, false), high - unpack<T>(pair, true));
 }
 
 /* d += a b. */

@@ -22,6 +22,36 @@ bool kernels_replace(struct kernel_launchers *launchers, const char *kernel, ker
     return false;
 }
 
+static bool is_general(struct lengths most) { return most.q == INT32_MAX && most.k == INT32_MAX; }
+
+static struct attest_pass_plan pass_by(const char *kernel, struct lengths most, size_t workspace_bytes)
+{
+    struct attest_pass_plan out = {
+        .num_kernels = 1, .recipe = ref_kernel_recipe(kernel), .workspace_bytes = workspace_bytes, .most = {most}};
+    snprintf(out.kernel, sizeof out.kernel, "%s", kernel);
+    return out;
+}
+
+/* Small cases are short: the kernels of any length would have none of them. */
+static void leave_out_short(struct attest_plan *plan)
+{
+    char why[256];
+    if (plan->forward_pass.num_kernels > 0) {
+        const struct forward_kernel *k = forward_kernels;
+        while (!is_general(k->most) || !k->takes(&plan->problem, why, sizeof why)) ++k;
+        plan->forward[0] = k;
+        plan->forward_pass = pass_by(k->name, k->most, 0);
+    }
+    if (plan->backward_pass.num_kernels > 0) {
+        enum { ALIGNMENT = ATTEST_WORKSPACE_ALIGNMENT };
+        const struct backward_kernel *k = backward_kernels;
+        while (!is_general(k->most) || !k->takes(&plan->problem, why, sizeof why)) ++k;
+        const size_t bytes = (k->workspace_bytes(&plan->problem) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        plan->backward[0] = k;
+        plan->backward_pass = pass_by(k->name, k->most, bytes);
+    }
+}
+
 enum attest_status kernels_plan(struct kernel_implementation *self, const struct attest_problem *p,
                                 enum attest_device device, enum attest_pass pass, struct kernel_run_plan *out)
 {
@@ -34,6 +64,7 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
     struct attest_plan *const plan = &out->plan;
     *plan = *made;
     attest_plan_destroy(made);
+    if (self->is_general) leave_out_short(plan);
     for (int n = 0; n < plan->forward_pass.num_kernels; ++n) {
         forward_launcher *const launcher = self->launchers.forward[plan->forward[n] - forward_kernels];
         out->forward[n] = *plan->forward[n], plan->forward[n] = &out->forward[n];

@@ -32,6 +32,7 @@ struct kernel_implementation {
     struct implementation implementation; /* first: its functions find the rest by it */
     struct kernel_launchers launchers;
     enum sim_generation generation;       /* of the simulated GPU */
+    bool is_general;                      /* kernels for short sequences are left out: others run all problems */
     int64_t refused;                      /* runs that the library answered UNSUPPORTED */
 };
 

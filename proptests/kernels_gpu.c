@@ -170,6 +170,7 @@ static void work(const struct settings *s, int64_t job, struct finding *f)
         .self = &library, .first_case = job * FAR, .seed = (uint64_t)s->seed, .work = s->work};
     sim_poly = kernels_on_sim("sim_poly", cuda_is_hopper() ? SIM_SM_90 : SIM_SM_80, &on_sim);
     cuda_poly = kernels_on_cuda("cuda_poly", &on_chip);
+    library.is_general = sim_poly.is_general = cuda_poly.is_general = job % 2 == 1;
     for (int i = 0; i < NUM_SAME; ++i) run_same(i, s, share(s->same, job, s->jobs), job, f);
     if (job == 0 && s->corpus != NULL) {
         int replayed;

@@ -12,12 +12,14 @@ enum { SEED = 3, WORK = 1 << 13 };
 /* Which launchers there are, and of those only ones for fp32, or none. */
 struct reach {
     bool forward, backward, merge, fp32, others;
+    bool general; /* of any length */
 };
 
-/* By name: `forward` and `backward` take 16-bit inputs, `*_fp32` fp32 before all. */
-static void note_kernel(struct reach *reach, const char *kernel)
+/* By name: `*_fp32` take fp32 before all, the others 16-bit inputs. */
+static void note_kernel(struct reach *reach, const char *kernel, struct lengths most)
 {
     *(strstr(kernel, "_fp32") != NULL ? &reach->fp32 : &reach->others) = true;
+    reach->general |= most.q == INT32_MAX;
 }
 
 static struct reach reach_of(const struct kernel_launchers *l)
@@ -25,9 +27,9 @@ static struct reach reach_of(const struct kernel_launchers *l)
     struct reach reach = {.merge = l->merge != NULL || l->merge_backward != NULL};
     if (reach.merge) reach.fp32 = reach.others = true; /* states are made by any */
     for (int i = 0; forward_kernels[i].name != NULL; ++i)
-        if (l->forward[i] != NULL) reach.forward = true, note_kernel(&reach, forward_kernels[i].name);
+        if (l->forward[i] != NULL) reach.forward = true, note_kernel(&reach, forward_kernels[i].name, forward_kernels[i].most);
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
-        if (l->backward[i] != NULL) reach.backward = true, note_kernel(&reach, backward_kernels[i].name);
+        if (l->backward[i] != NULL) reach.backward = true, note_kernel(&reach, backward_kernels[i].name, backward_kernels[i].most);
     return reach;
 }
 
@@ -80,6 +82,7 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     static struct prop_context context;
     const struct reach reach = reach_of(launchers);
     struct kernel_implementation kernels = kernels_on_sim(name, SIM_SM_90, launchers);
+    kernels.is_general = reach.general;
     if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "corners", 0, &context);
     if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, &context) != TRIAL_PASSES)

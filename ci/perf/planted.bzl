@@ -7,6 +7,7 @@ _SOURCES = ["//kernels:%s" % name for name in [
     "backward.cu",
     "backward.h",
     "forward.cu",
+    "forward.h",
     "fp32.h",
     "gradients.h",
     "merge.cu",

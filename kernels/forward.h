@@ -1,0 +1,226 @@
+/* forward.h - what forward.cu and short_forward.cu share: products of 16 rows of a warp and a number of keys, weights, o.
+ *
+ * Weights are 2^(y - m), y the score in base 2, m the running maximum of the row. */
+#ifndef ATTEST_KERNELS_FORWARD_H
+#define ATTEST_KERNELS_FORWARD_H
+
+#include "kernels/params.h"
+#include "kernels/scores.h"
+#include "kernels/tiles.h"
+
+/* What a lane keeps of 16 rows: of rows g and g + 8 the running maximum in base 2 and its own part of the sum of
+ * weights; of their o, before normalisation, features 8 n + 2 t and 8 n + 2 t + 1. */
+template <int DIM>
+struct accumulators {
+    float max[2], sum[2];
+    float o[DIM / 8][4];
+    uint32_t any[2]; /* not 0: a key was visible; kept where scores are not plain */
+};
+
+/* Scores, then weights, of 16 rows and KEYS keys, and which of them are visible: bit 2 n + e of `seen[half]` is
+ * s[n][2 half + e]. */
+template <int KEYS>
+struct score_block {
+    float s[KEYS / 8][4];
+    uint32_t seen[2];
+};
+
+/* s = q k^T of a warp's rows. */
+template <typename T, int DIM, int BLOCKS, int KEYS>
+DEVICE void multiply_q_k(score_block<KEYS> (&scores)[BLOCKS], const uint16_t *q, int first_row, const uint16_t *k)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e) scores[m].s[n][e] = 0;
+    UNROLL for (int x = 0; x < DIM; x += 16) {
+        uint32_t a[BLOCKS][4];
+        UNROLL for (int m = 0; m < BLOCKS; ++m) load_a<DIM>(a[m], q, first_row + 16 * m, x);
+        UNROLL for (int n = 0; n < KEYS / 16; ++n) {
+            uint32_t b[2][2];
+            load_b<DIM>(b, k, 16 * n, x);
+            UNROLL for (int m = 0; m < BLOCKS; ++m) {
+                multiply<T>(scores[m].s[2 * n], a[m], b[0]);
+                multiply<T>(scores[m].s[2 * n + 1], a[m], b[1]);
+            }
+        }
+    }
+}
+
+/* Plain scores: -inf where lengths and window hide the key. */
+template <int KEYS>
+DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block<KEYS> &scores, int32_t row, int32_t key)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const interval keys = keys_of_row(p, s, row + 8 * half);
+        scores.seen[half] = 0;
+        UNROLL for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const int32_t j = key + 8 * n + e;
+                const bool visible = j >= keys.first && j < keys.last;
+                if (visible) scores.seen[half] |= 1u << (2 * n + e);
+                else scores.s[n][2 * half + e] = -infinity_f32();
+            }
+    }
+}
+
+/* Scores in place of dot products; -inf where the key is hidden. */
+template <int KEYS>
+DEVICE void find_scores(const forward_params &p, const score_rule &rule, const sequence &s, score_block<KEYS> &scores,
+                        int32_t row, int32_t key)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const interval keys = keys_of_row(p, s, row + 8 * half);
+        scores.seen[half] = 0;
+        UNROLL for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const int32_t j = key + 8 * n + e;
+                float *const at = &scores.s[n][2 * half + e];
+                score found = {0, 1, false};
+                if (j >= keys.first && j < keys.last) found = find_score(p, rule, s, row + 8 * half, j, *at);
+                if (found.visible) scores.seen[half] |= 1u << (2 * n + e);
+                *at = found.visible ? found.y : -infinity_f32();
+            }
+    }
+}
+
+/* Scores of a row of which one is +inf, against inf - inf: what is left of them is weight inf, 0 or NaN, relative to
+ * 0. */
+template <int KEYS>
+DEVICE void take_infinite(score_block<KEYS> &scores, int half)
+{
+    UNROLL for (int n = 0; n < KEYS / 8; ++n)
+        UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
+            if (scores.s[n][e] < infinity_f32()) scores.s[n][e] = -infinity_f32();
+}
+
+/* Scores times c to weights; what is kept of the rows follows their maxima. A hidden key's weight is -0: UNSEEN once it
+ * is rounded. All rows go through each step together: alone, each would wait for its own shuffles and sums. */
+template <bool CUT, int DIM, int BLOCKS, int KEYS>
+DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&scores)[BLOCKS], float c)
+{
+    float max[BLOCKS][2], rescale[BLOCKS][2], reference[BLOCKS][2], factor[BLOCKS][2];
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            max[m][half] = -infinity_f32();
+            UNROLL for (int n = 0; n < KEYS / 8; ++n) /* passes a NaN by: it reaches the sum */
+                max[m][half] = max_f32(max[m][half], max_f32(scores[m].s[n][2 * half], scores[m].s[n][2 * half + 1]));
+        }
+    bool is_infinite = false, is_rescaled = false;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const float before = kept[m].max[half], now = max_f32(before, c * max_of_quad(max[m][half]));
+            kept[m].max[half] = now;
+            reference[m][half] = now == -infinity_f32() ? 0 : now; /* against -inf - -inf */
+            factor[m][half] = c;
+            rescale[m][half] = before == now ? 1 : exp2_f32(before - reference[m][half]);
+            is_infinite |= now == infinity_f32();
+            is_rescaled |= rescale[m][half] != 1;
+        }
+    if (is_infinite) {
+        UNROLL for (int m = 0; m < BLOCKS; ++m)
+            UNROLL for (int half = 0; half < 2; ++half)
+                if (kept[m].max[half] == infinity_f32()) {
+                    take_infinite(scores[m], half);
+                    reference[m][half] = 0, factor[m][half] = 1;
+                }
+    }
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            float sum[2] = {0, 0};
+            UNROLL for (int n = 0; n < KEYS / 8; ++n)
+                UNROLL for (int e = 0; e < 2; ++e) {
+                    float &score = scores[m].s[n][2 * half + e];
+                    const float weight = exp2_f32(fma_rn(score, factor[m][half], -reference[m][half]));
+                    const bool is_hidden = CUT && (scores[m].seen[half] >> (2 * n + e) & 1) == 0;
+                    score = is_hidden ? -0.0f : weight;
+                    sum[e] += score;
+                }
+            kept[m].sum[half] = fma_rn(kept[m].sum[half], rescale[m][half], sum[0] + sum[1]);
+        }
+    if (ballot(FULL_WARP, is_rescaled) == 0) return;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int n = 0; n < DIM / 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e) kept[m].o[n][e] *= rescale[m][e / 2];
+}
+
+/* Weights of keys that dropout drops become +0, infinite ones NaN: they are seen, and their values are not. */
+template <int KEYS>
+DEVICE void drop_keys(const forward_params &p, const score_rule &rule, score_block<KEYS> &scores, int32_t row,
+                      int32_t key)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        dropout_bits last;
+        last.eight = -1;
+        UNROLL for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e)
+                if ((scores.seen[half] >> (2 * n + e) & 1) != 0 &&
+                    !is_kept(p, rule, row + 8 * half, key + 8 * n + e, last))
+                    scores.s[n][2 * half + e] *= 0;
+    }
+}
+
+/* o += p v, p rounded to 16 bits, or to a sum of two numbers of 16 bits. SELECT: over the keys that each row sees, since
+ * zero times what v holds is not always zero. */
+template <typename T, int PARTS, bool SELECT, int DIM, int BLOCKS, int KEYS>
+DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block<KEYS> (&scores)[BLOCKS],
+                         const uint16_t *v)
+{
+    UNROLL for (int j = 0; j < KEYS / 16; ++j) {
+        uint32_t a[PARTS][BLOCKS][4];
+        UNROLL for (int m = 0; m < BLOCKS; ++m)
+            UNROLL for (int r = 0; r < 4; ++r) {
+                const float *const pair = &scores[m].s[2 * j + r / 2][r % 2 * 2];
+                a[0][m][r] = pack<T>(pair[0], pair[1]);
+                if (PARTS == 2) a[PARTS - 1][m][r] = pack_rest<T>(pair[0], pair[1], a[0][m][r]);
+            }
+        UNROLL for (int x = 0; x < DIM; x += 16) {
+            uint32_t b[2][2];
+            load_b_transposed<DIM>(b, v, 16 * j, x);
+            UNROLL for (int part = 0; part < PARTS; ++part)
+                UNROLL for (int m = 0; m < BLOCKS; ++m) {
+                    float(&low)[4] = kept[m].o[x / 8], (&high)[4] = kept[m].o[x / 8 + 1];
+                    if (SELECT) {
+                        multiply_seen<T>(low, high, a[part][m], a[0][m], b);
+                    } else {
+                        multiply<T>(low, a[part][m], b[0]);
+                        multiply<T>(high, a[part][m], b[1]);
+                    }
+                }
+        }
+    }
+}
+
+template <int BLOCKS>
+using row_factors = float[BLOCKS][2];
+
+/* The factor of a row that sees no key: zero times what its tile has added may be no number. */
+constexpr float NO_KEYS = -1;
+
+DEVICE float times_factor(float sum, float factor) { return factor == NO_KEYS ? 0 : sum * factor; }
+
+/* o of 16 bits, from `row` on: by way of the warp's own rows of the tile of q, so that lanes store 16 bytes of a row at
+ * once. */
+template <int DIM, int BLOCKS>
+DEVICE void write_o_16(const row_tensor &o, const accumulators<DIM> (&kept)[BLOCKS], const row_factors<BLOCKS> &factor,
+                       uint16_t *tile, row_pointer row, int rows)
+{
+    constexpr unsigned CHUNKS = DIM / 8;
+    const unsigned g = lane() / 4, t = lane() % 4;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half)
+            UNROLL for (unsigned n = 0; n < CHUNKS; ++n) {
+                const float *const pair = &kept[m].o[n][2 * half];
+                const float low = times_factor(pair[0], factor[m][half]), high = times_factor(pair[1], factor[m][half]);
+                uint16_t *const at = &tile[tile_offset<DIM>(16 * m + 8 * half + g, 8 * n) + 2 * t];
+                *reinterpret_cast<uint32_t *>(at) =
+                    o.dtype == ATTEST_FP16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
+            }
+    sync_warp(FULL_WARP);
+    constexpr unsigned STEP = 32 / CHUNKS; /* rows at a time */
+    const unsigned x = lane() % CHUNKS * 8;
+    row.data += lane() / CHUNKS * o.seqlen * 2;
+    ROLLED for (unsigned r = lane() / CHUNKS; r < 16 * BLOCKS; r += STEP, row.data += STEP * o.seqlen * 2)
+        if (static_cast<int>(r) < rows) store_eight(o, row, x, &tile[tile_offset<DIM>(r, x)]);
+}
+
+#endif
