@@ -1,10 +1,15 @@
 /* bench.c - what the timing script needs of C: attention over packed tensors through attest.h, without a struct that
  * Python would have to mirror, and arithmetic on long arrays. Python calls these by name. */
+#define _POSIX_C_SOURCE 199309L /* clock_gettime */
+
 #include <math.h>
 #include <stdint.h>
 #include <stddef.h>
+#include <time.h>
 
+#include "ci/bench/empty.h"
 #include "lib/attest.h"
+#include "proptests/families.h"
 #include "reference/formats.h"
 
 #define BENCH_API __attribute__((visibility("default")))
@@ -93,23 +98,33 @@ BENCH_API int bench_backward(const struct attest_plan *plan, void *const tensors
     return attest_run_backward(plan, &a, workspace, bytes, NULL);
 }
 
-/* splitmix64: uniform in (0, 1]. */
-static double uniform(uint64_t *state)
+static int queue_one(const struct attest_plan *plan, int32_t backward, void *const tensors[NUM_TENSORS],
+                     void *workspace, size_t bytes)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)(((z ^ (z >> 31)) >> 11) + 1) * 0x1p-53;
+    if (!plan) return empty_cuda ? empty_cuda() : 1;
+    return (backward ? bench_backward : bench_forward)(plan, tensors, workspace, bytes);
 }
 
-/* `count` normal numbers, rounded to `dtype`; count is even. */
-BENCH_API void bench_normal(int32_t dtype, int64_t count, uint64_t seed, void *out)
+/* Queue `calls` runs in a row; where plan is NULL, launches of an empty kernel. Return the nanoseconds that the host
+ * took, or -1 where a run failed. */
+BENCH_API int64_t bench_queue(const struct attest_plan *plan, int32_t backward, void *const tensors[NUM_TENSORS],
+                              void *workspace, size_t bytes, int32_t calls)
 {
-    for (int64_t i = 0; i < count; i += 2) {
-        const double radius = sqrt(-2 * log(uniform(&seed))), angle = 2 * 3.14159265358979323846 * uniform(&seed);
-        ref_store(dtype, out, i, radius * cos(angle));
-        ref_store(dtype, out, i + 1, radius * sin(angle));
-    }
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int32_t i = 0; i < calls; ++i)
+        if (queue_one(plan, backward, tensors, workspace, bytes) != 0) return -1;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return (end.tv_sec - start.tv_sec) * INT64_C(1000000000) + (end.tv_nsec - start.tv_nsec);
+}
+
+/* `count` numbers of an input family, rounded to `dtype`: enum family and, a tensor has numbers of its own, enum role
+ * of proptests/families.h. */
+BENCH_API void bench_draw(int32_t dtype, int32_t family, int32_t role, int64_t count, void *out)
+{
+    const struct family_data data = {.family = (enum family)family, .dtype = dtype};
+    for (int64_t i = 0; i < count; ++i)
+        ref_store(dtype, out, i, family_value(&data, (enum role)role, 0, 0, 0, i));
 }
 
 /* |got - want| / |want| in Frobenius norms; want is fp32. */

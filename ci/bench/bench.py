@@ -21,7 +21,7 @@ def options(arguments):
     parser.add_argument("--quick", action="store_true",
                         help=f"{measure.QUICK_SAMPLES} samples, sequences of at most {tables.QUICK_SEQLEN}")
     parser.add_argument("--json", metavar="FILE", type=user_path, help="write every sample to FILE")
-    parser.add_argument("--picture", metavar="FILE.svg", type=user_path, help="draw speeds (needs gnuplot)")
+    parser.add_argument("--picture", metavar="FILE.svg", type=user_path, help="draw the times (needs gnuplot)")
     parser.add_argument("--from", metavar="FILE", dest="source", type=user_path,
                         help="show what --json wrote, here or on another machine, and measure nothing")
     chosen = parser.parse_args(arguments)
@@ -41,7 +41,8 @@ def library_path():
 
 
 def progress(shape):
-    print("seqlen {3}, head_dim {4}, {5}".format(*shape[:5], "causal" if shape[5] else "full"), file=sys.stderr)
+    print("batch {0}, seqlen {2} x {3}, head_dim {4}, {5}".format(*shape[:5], "causal" if shape[5] else "full"),
+          file=sys.stderr)
 
 
 def measured(chosen):

@@ -12,6 +12,7 @@ import tempfile
 import time
 import unittest
 import xml.etree.ElementTree
+from types import SimpleNamespace
 from unittest import mock
 
 import bench
@@ -67,8 +68,33 @@ class Arithmetic(unittest.TestCase):
         for batch, heads, seqlen_q, seqlen_k, head_dim, causal in tables.LONG:
             self.assertEqual((batch * seqlen_q, heads * head_dim), (16384, 2048))
         self.assertEqual(len(set(tables.LONG)), 12)
+        self.assertEqual(len(set(tables.SHORT)), 24)
+        self.assertEqual([shape[2] for shape in tables.SHORT[::4]], [32, 64, 128, 1, 1, 1])
+        self.assertIn((8000, 8, 1, 128, 256, False), tables.SHORT)
+        self.assertEqual(len(set(tables.SMALL)), 18)
+        self.assertEqual(set(tables.BESIDE), set(tables.TABLES))
         self.assertEqual(measure.tensor_bytes("lse", (2, 3, 5, 7, 11, False)), 2 * 3 * 5 * 4)
         self.assertEqual(measure.tensor_bytes("dv", (2, 3, 5, 7, 11, False)), 2 * 3 * 7 * 11 * 2)
+
+
+    def test_best_peer(self):
+        r = row((1, 1, 32, 32, 64, False), attest=[1.0], FA2=[3.0], whole=[2.0])
+        r["runs"]["math"] = {"refused": "out of memory", "errors": {"o": 1e-3}}
+        self.assertEqual(report.best_peer(r), "whole")
+        self.assertIsNone(report.best_peer(row((1, 1, 32, 32, 64, False), attest=[1.0])))
+
+    def test_beyond_an_empty_kernel(self):
+        r = row((1, 8, 32, 32, 64, False), attest=[0.005, 0.004, 0.006], empty=[0.002, 0.003, 0.001])
+        self.assertAlmostEqual(report.beyond_empty(r, "samples_ms"), 0.003)
+        self.assertIsNone(report.beyond_empty(r, "host_ns"))
+
+
+def cells_of(text, title, wanted):
+    """The first line of the table under `title` in which the columns `wanted` are so."""
+    lines = text.split(f"\n{title}\n")[1].splitlines()
+    names = [cell.strip() for cell in lines[1].strip("|").split("|")]
+    rows = [dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")))) for line in lines[3:]]
+    return next(cells for cells in rows if wanted.items() <= cells.items())
 
 
 class Text(unittest.TestCase):
@@ -76,10 +102,7 @@ class Text(unittest.TestCase):
         self.record = bench.recorded(RECORD)
 
     def cells(self, direction, seqlen):
-        lines = report.text(self.record).split(f"{direction} (ms)")[1].splitlines()
-        names = [cell.strip() for cell in lines[2].strip("|").split("|")]
-        rows = [dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")))) for line in lines[4:]]
-        return next(cells for cells in rows if cells.get("seqlen") == seqlen)
+        return cells_of(report.text(self.record), f"{direction} (ms)", {"seqlen": seqlen})
 
     def test_recorded(self):
         cells = self.cells("forward", "2048")
@@ -115,6 +138,87 @@ class Text(unittest.TestCase):
     def test_lines_of_a_table_are_as_long(self):
         lines = [line for line in report.text(self.record).splitlines() if line.startswith("|")]
         self.assertEqual(len(set(map(len, lines[:3]))), 1)
+
+
+class ShortAndSmall(unittest.TestCase):
+    """Made-up samples; floors are those of the rates that are published."""
+
+    RATES = {**Arithmetic.RATES, "gpu": "a GPU", "driver": "13.0", "torch": "2", "cudnn": 9, "dtype": "bf16"}
+
+    def short(self):
+        rows = []
+        for shape in [(16000, 8, 32, 32, 64, False), (16000, 8, 1, 32, 64, False)]:
+            forward = row(shape, attest=[0.5, 0.5, 0.51], FA2=[2.8], whole=[0.49], cuDNN=[2.0])
+            forward["runs"]["attest"].update(errors={"o": 1.5e-3, "lse": 1e-8}, kernel="short")
+            forward["runs"]["math"] = {"refused": "CUDA out of memory.", "errors": {"o": 1e-3}}
+            forward["runs"]["memeff"] = {"refused": "not today"}
+            backward = row(shape, "backward", FA2=[12.3])
+            backward["runs"]["attest"] = {"refused": "too short"}
+            rows += [forward, backward]
+        family = {**row((4, 8, 32, 32, 64, False)), "family": "mean"}
+        family["runs"] = {"attest": {"errors": {"o": 3e-3}}, "math": {"errors": {"o": 1e-3}}}
+        return {**self.RATES, "table": "short", "rows": rows, "error_rows": [family]}
+
+    def test_times_of_short_sequences(self):
+        text = report.text(self.short())
+        cells = cells_of(text, "forward (ms)", {"seqlen": "32"})
+        self.assertEqual((cells["floor"], cells["attest"], cells["/ floor"]), ("0.490", "0.500 ±0.5%", "1.02"))
+        self.assertEqual([cells[name] for name in report.NAMES[1:]], ["2.800", "-", "2.000", "-", "0.490"])
+        self.assertEqual((cells["speed / best's"], cells["best peer"]), ("0.98", "whole"))
+        self.assertEqual(cells_of(text, "forward (ms)", {"seqlen": "1 x 32"})["floor"], "0.253")
+        cells = cells_of(text, "backward (ms)", {"seqlen": "32"})
+        self.assertEqual((cells["attest"], cells["speed / best's"], cells["best peer"]), ("-", "-", "FA2"))
+        self.assertEqual(text.count("- of math: CUDA out of memory."), 1)
+
+    def test_errors_of_short_sequences(self):
+        text = report.text(self.short())
+        cells = cells_of(text, "error of o", {"seqlen": "32", "inputs": "normal"})
+        self.assertEqual((cells["attest"], cells["math"], cells["FA2"], cells["attest / math"]),
+                         ("1.50e-03", "1.00e-03", "-", "1.50"))
+        self.assertEqual(cells_of(text, "error of o", {"inputs": "mean"})["attest / math"], "3.00")
+        self.assertEqual(cells_of(text, "error of dq", {"seqlen": "32"})["attest / math"], "-")
+        largest = cells_of(text, "error of attest / of math, the largest of all shapes", {"inputs": "mean"})
+        self.assertEqual((largest["o"], largest["dq"]), ("3.00", "-"))
+
+    def test_nan_is_the_largest_error(self):
+        record = self.short()
+        record["rows"][0]["runs"]["attest"]["errors"]["o"] = math.nan
+        title = "error of attest / of math, the largest of all shapes"
+        self.assertEqual(cells_of(report.text(record), title, {"inputs": "normal"})["o"], "nan")
+
+    def test_heights_over_the_floor(self):
+        lines = picture.script(self.short(), "x.svg").splitlines()
+        heights = lines[lines.index("$data << END") + 1].split('" ')
+        self.assertEqual(heights[0], '"32, 64')
+        self.assertAlmostEqual(float(heights[1].split()[0]), 0.5 / 0.490, places=2)
+        titles = [line for line in lines if line.startswith("set title")]
+        self.assertEqual(titles[:2], ['set title "forward, self-attention"', 'set title "forward, one query"'])
+
+    def small(self):
+        found = row((16, 8, 64, 64, 128, False), attest=[0.0055] * 3, empty=[0.0025] * 3)
+        found["runs"]["attest"].update(host_ns=[3000, 3100, 9000], kernel="forward", errors={"o": 1.7e-3})
+        found["runs"]["empty"]["host_ns"] = [2000, 2000, 2500]
+        refused = row((16, 8, 64, 64, 128, False), "backward", empty=[0.0025])
+        refused["runs"]["attest"] = {"refused": "no"}
+        return {**self.RATES, "table": "small", "rows": [found, refused]}
+
+    def test_small_problems(self):
+        text = report.text(self.small())
+        cells = cells_of(text, "forward (one call)", {"seqlen": "64"})
+        self.assertEqual((cells["GPU us"], cells["host ns"], cells["error o"]), ("3.00", "1100", "1.70e-03"))
+        cells = cells_of(text, "backward (one call)", {"seqlen": "64"})
+        self.assertEqual((cells["GPU us"], cells["host ns"], cells["error dq"]), ("-", "-", "-"))
+        self.assertIn('"16, 64" 3\n', picture.script(self.small(), "x.svg"))
+
+    @unittest.skipUnless(picture.has_gnuplot(), "there is no gnuplot")
+    def test_pictures(self):
+        with tempfile.TemporaryDirectory() as folder:
+            svg = os.path.join(folder, "x.svg")
+            for record, words in ((self.short(), "time / floor"), (self.small(), "us beyond an empty kernel")):
+                picture.draw(record, svg)
+                texts = [t.strip() for t in xml.etree.ElementTree.parse(svg).getroot().itertext()]
+                self.assertIn("attest", texts)
+                self.assertIn(words, texts)
 
 
 class Command(unittest.TestCase):
@@ -181,12 +285,36 @@ class LibraryFunctions(unittest.TestCase):
 
     def test_normal(self):
         count = 100000
-        values = (ctypes.c_float * count).from_buffer(self.library.normal("fp32", count, 5))
+        values = (ctypes.c_float * count).from_buffer(self.library.draw("fp32", "normal", "v", count))
         mean = sum(values) / count
         self.assertAlmostEqual(mean, 0, delta=6 / count**0.5)
         self.assertAlmostEqual(sum(x * x for x in values) / count, 1, delta=6 * (2 / count) ** 0.5)
         self.assertAlmostEqual(sum(x**4 for x in values) / count, 3, delta=6 * (96 / count) ** 0.5)
         self.assertAlmostEqual(sum(a * b for a, b in zip(values, values[1:])) / count, 0, delta=6 / count**0.5)
+
+    def test_families(self):
+        """Of the same places, so that they differ by what makes the family alone."""
+        count = 20000
+        drawn = {family: (ctypes.c_float * count).from_buffer(self.library.draw("fp32", family, "q", count))
+                 for family in ours.FAMILIES}
+        for i, x in enumerate(drawn["normal"]):
+            self.assertAlmostEqual(drawn["large"][i], 30 * x, delta=1e-4)
+            self.assertAlmostEqual(drawn["tiny"][i], 1e-3 * x, delta=1e-8)
+            self.assertAlmostEqual(drawn["mean"][i], 4 + x, delta=1e-5)
+        outliers = sum(a != b for a, b in zip(drawn["normal"], drawn["outlier"]))
+        self.assertAlmostEqual(outliers, count / 1000, delta=6 * (count / 1000) ** 0.5)
+
+    def test_inputs_differ(self):
+        drawn = [bytes(self.library.draw("bf16", "normal", name, 24)) for name in ours.INPUTS]
+        self.assertEqual(len(set(drawn)), len(drawn))
+
+    def test_the_oracle_takes_each_head_for_itself(self):
+        inputs = {name: self.library.draw("bf16", "normal", name, 48) for name in ours.INPUTS}
+        second = {name: ctypes.create_string_buffer(bytes(data)[48:96]) for name, data in inputs.items()}
+        both, one = (ours.oracle(self.library, "bf16", heads, 3, 3, 8, False, data)
+                     for heads, data in ((2, inputs), (1, second)))
+        for name in both:
+            self.assertEqual(list(both[name][len(one[name]):]), list(one[name]))
 
     def test_relative_error(self):
         want = (ctypes.c_float * 2)(3, 4)
@@ -197,8 +325,8 @@ class LibraryFunctions(unittest.TestCase):
 
     def test_oracle_of_a_causal_head(self):
         """The first query sees one key: o is its v. dv's last row is p dout of the last query."""
-        inputs = {name: self.library.normal("bf16", 24, seed) for seed, name in enumerate(("q", "k", "v", "dout"))}
-        out = ours.oracle(self.library, "bf16", *self.SHAPE[2:], inputs)
+        inputs = {name: self.library.draw("bf16", "normal", name, 24) for name in ours.INPUTS}
+        out = ours.oracle(self.library, "bf16", 1, *self.SHAPE[2:], inputs)
         value = {name: [ctypes.c_float.from_buffer_copy(b"\0\0" + bytes(data[2 * i:2 * i + 2])).value
                         for i in range(24)] for name, data in inputs.items()}
         score = [sum(value["q"][16 + x] * value["k"][8 * j + x] for x in range(8)) / 8**0.5 for j in range(3)]
@@ -210,8 +338,8 @@ class LibraryFunctions(unittest.TestCase):
             self.assertEqual(out["dq"][x], 0)
 
     def test_oracle_of_a_full_head_differs(self):
-        inputs = {name: self.library.normal("bf16", 24, seed) for seed, name in enumerate(("q", "k", "v", "dout"))}
-        causal, full = (ours.oracle(self.library, "bf16", 3, 3, 8, mask, inputs) for mask in (True, False))
+        inputs = {name: self.library.draw("bf16", "normal", name, 24) for name in ours.INPUTS}
+        causal, full = (ours.oracle(self.library, "bf16", 1, 3, 3, 8, mask, inputs) for mask in (True, False))
         self.assertNotEqual(list(causal["o"][:8]), list(full["o"][:8]))
         self.assertAlmostEqual(causal["lse"][2], full["lse"][2], places=6)
 
@@ -221,7 +349,22 @@ class LibraryFunctions(unittest.TestCase):
         plan = ours.Plan(self.library, ours.REFERENCE, "bf16", self.SHAPE, "forward")
         with self.assertRaisesRegex(ours.Refused, "q"):
             plan.run({})
+        with self.assertRaisesRegex(ours.Refused, "q"):
+            plan.queue({}, None, 0, 40)
         plan.destroy()
+
+    def test_queue_runs(self):
+        data = {name: self.library.draw("bf16", "normal", name, 24) for name in ours.INPUTS}
+        data.update(o=(ctypes.c_float * 24)(), lse=(ctypes.c_float * 3)())
+        plan = ours.Plan(self.library, ours.REFERENCE, "bf16", self.SHAPE, "forward")
+        self.assertGreater(plan.queue({name: ctypes.addressof(x) for name, x in data.items()}, None, 0, 2), 0)
+        self.assertTrue(any(data["o"]))
+        plan.destroy()
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
+    def test_an_empty_kernel_needs_a_gpu(self):
+        with self.assertRaises(ours.Refused):
+            self.library.queue_empty(40)
 
 
 class HostMemory:
@@ -269,7 +412,7 @@ class HostMemory:
 
 
 class FakeBackend:
-    """A peers.Backend that computes nothing, knows who was called, and is refused as cuDNN."""
+    """A peers.Backend that computes nothing, knows who was called, and refuses as cuDNN, as math when it is timed."""
 
     calls = []
 
@@ -281,13 +424,78 @@ class FakeBackend:
     context = staticmethod(contextlib.nullcontext)
 
     def call(self):
+        if self.name == "math":
+            raise ours.Refused("out of memory")
         self.calls.append(self.name)
 
-    def last_heads(self):
+    def last_heads(self, count):
         return {}
 
     def close(self):
         self.calls.append("close")
+
+
+class FakeTensor:
+    """So many sequences, of which nothing is known but the same six numbers."""
+
+    def __init__(self, batch):
+        self.batch, self.values = batch, (ctypes.c_uint16 * 6)(*range(6))
+
+    def __getitem__(self, key):
+        return FakeTensor(min(self.batch, -key.start)) if isinstance(key, slice) else self
+
+    def same(self, *_):
+        return self
+
+    detach = requires_grad_ = contiguous = cpu = same
+
+    def data_ptr(self):
+        return ctypes.addressof(self.values)
+
+    def numel(self):
+        return 6
+
+
+class Refusals(unittest.TestCase):
+    """peers.Backend over a PyTorch that has memory for a hundred sequences."""
+
+    def setUp(self):
+        def attend(q, k, v, is_causal):
+            if q.batch > 100:
+                raise RuntimeError("out of memory\nat great length")
+            return FakeTensor(q.batch)
+
+        attention = SimpleNamespace(SDPBackend=SimpleNamespace(MATH=1, FLASH_ATTENTION=2),
+                                    sdpa_kernel=lambda backend: contextlib.nullcontext())
+        self.torch = SimpleNamespace(nn=SimpleNamespace(
+            attention=attention, functional=SimpleNamespace(scaled_dot_product_attention=attend)))
+        self.inputs = {name: FakeTensor(16000) for name in ours.INPUTS}
+
+    def backend(self, name, causal=False):
+        return peers.Backend(self.torch, name, self.inputs, causal, "forward")
+
+    def refused(self, backend):
+        with self.assertRaises(ours.Refused) as raised, backend.context():
+            backend.call()
+        return str(raised.exception)
+
+    def test_what_does_not_fit_into_memory(self):
+        self.assertEqual(self.refused(self.backend("FA2")), "out of memory")
+        with self.assertRaises(ours.Refused):
+            self.backend("FA2").last_heads(2)
+
+    def test_math_has_errors_all_the_same(self):
+        backend = self.backend("math")
+        self.assertEqual(bytes(backend.last_heads(2)["o"])[:12], bytes(FakeTensor(1).values))
+        self.assertEqual(self.refused(backend), "out of memory")
+
+    def test_whole(self):
+        with mock.patch.dict(sys.modules, {"whole": None}), self.assertRaisesRegex(ours.Refused, "whole"):
+            self.backend("whole")
+        with mock.patch.dict(sys.modules, {"whole": SimpleNamespace(attention=mock.Mock(side_effect=AssertionError))}):
+            self.assertEqual(self.refused(self.backend("whole")), "AssertionError()")
+            with self.assertRaisesRegex(ours.Refused, "mask"):
+                self.backend("whole", causal=True)
 
 
 class Measuring(unittest.TestCase):
@@ -296,9 +504,9 @@ class Measuring(unittest.TestCase):
     @mock.patch.multiple(measure, FLUSH_BYTES=4096, COPY_BYTES=4096, DRAWN=500)
     @mock.patch.object(peers, "load", lambda: None)
     @mock.patch.object(ours, "CUDA", 1)  # the simulated GPU
-    def measured(self):
+    def measured(self, table="long"):
         memory = HostMemory()
-        record = measure.measure(memory, ours.Library(bench.library_path()), "tiny", "bf16", self.SHAPES, 3,
+        record = measure.measure(memory, ours.Library(bench.library_path()), table, "bf16", self.SHAPES, 3,
                                  lambda shape: None)
         self.assertEqual(len(memory.buffers), len(ours.TENSORS) + 1)  # nothing else stays allocated
         return record
@@ -317,6 +525,27 @@ class Measuring(unittest.TestCase):
                 self.assertTrue(0 <= error < 2**-6, run["errors"])
         self.assertIn("its kernels here: forward", report.text(record))
 
+    def test_short_has_errors_of_families(self):
+        with mock.patch.object(measure, "FAMILY_BATCH", 1):
+            record = self.measured("short")
+        self.assertEqual({r["batch"] for r in record["error_rows"]}, {1})
+        self.assertEqual([(r["family"], r["seqlen_k"], r["direction"]) for r in record["error_rows"]],
+                         [(family, seqlen, direction) for family in ("outlier", "large", "tiny", "mean")
+                          for seqlen in (24, 40) for direction in ours.RESULTS])
+        for r in record["error_rows"]:
+            self.assertEqual(sorted(r["runs"]["attest"]["errors"]), sorted(ours.RESULTS[r["direction"]]))
+        self.assertIn("error of dv", report.text(record))
+
+    def test_small_queues_calls(self):
+        with mock.patch.object(measure, "CALLS", 2), \
+             mock.patch.object(ours.Library, "queue_empty", lambda library, calls: 7):
+            record = self.measured("small")
+        runs = record["rows"][0]["runs"]
+        self.assertEqual((len(runs["attest"]["samples_ms"]), len(runs["attest"]["host_ns"])), (3, 3))
+        self.assertEqual(runs["empty"]["host_ns"], [3.5] * 3)
+        self.assertGreater(report.beyond_empty(record["rows"][0], "samples_ms"), 0)
+        self.assertNotIn("error_rows", record)
+
     @mock.patch.object(measure, "FLUSH_BYTES", 4096)
     @mock.patch.object(ours, "CUDA", 1)
     @mock.patch.object(peers, "load", lambda: "torch")
@@ -324,32 +553,34 @@ class Measuring(unittest.TestCase):
     @mock.patch.object(peers, "Backend", FakeBackend)
     def test_implementations_alternate(self):
         shape, rounds = self.SHAPES[0], 30
-        buffers = measure.Bench(HostMemory(), ours.Library(bench.library_path()), "bf16", [shape])
+        buffers = measure.Bench(HostMemory(), ours.Library(bench.library_path()), "bf16", [shape],
+                                ("FA2", "memeff", "cuDNN", "math"))
         FakeBackend.calls.clear()
-        want = {"o": (ctypes.c_float * (24 * 16))(), "lse": (ctypes.c_float * 24)()}
+        want = {"o": (ctypes.c_float * (2 * 24 * 16))(), "lse": (ctypes.c_float * (2 * 24))()}
         runs = measure.time_row(buffers, shape, "forward", want, rounds)["runs"]
         self.assertEqual({name: len(run.get("samples_ms", ())) for name, run in runs.items()},
-                         {"attest": rounds, "FA2": rounds, "memeff": rounds, "cuDNN": 0})
+                         {"attest": rounds, "FA2": rounds, "memeff": rounds, "cuDNN": 0, "math": 0})
         self.assertEqual(runs["cuDNN"], {"refused": "not today"})
+        self.assertEqual(runs["math"], {"errors": {}, "refused": "out of memory"})
         calls = FakeBackend.calls
-        self.assertEqual(calls[-2:], ["close", "close"])
+        self.assertEqual(calls[-3:], ["close"] * 3)
         turns = [tuple(calls[i:i + 2]) for i in range(0, 2 * (measure.WARM_UP + rounds), 2)]
         self.assertEqual(set(turns), {("FA2", "memeff"), ("memeff", "FA2")})
 
     @mock.patch.object(measure, "FLUSH_BYTES", 4096)
     @mock.patch.object(peers, "load", lambda: None)
-    def test_the_last_head_lies_last(self):
+    def test_the_last_heads_lie_last(self):
         shape = self.SHAPES[0]
         buffers = measure.Bench(HostMemory(), ours.Library(bench.library_path()), "bf16", [shape])
         k = ctypes.string_at(buffers.pointers["k"], measure.tensor_bytes("k", shape))
-        self.assertEqual(bytes(buffers.last_head("k", shape)), k[-24 * 16 * 2:])
-        self.assertEqual(len(buffers.last_head("lse", shape)), 24 * 4)
+        self.assertEqual(bytes(buffers.last_heads("k", shape)), k[-2 * 24 * 16 * 2:])
+        self.assertEqual(len(buffers.last_heads("lse", shape)), 2 * 24 * 4)
+        self.assertEqual(measure.heads_checked((2, 32, 8192, 8192, 64, True)), 1)
 
     def test_a_run_that_writes_nothing_is_nan(self):
         with mock.patch.object(ours.Plan, "run", lambda *arguments: None), \
-             mock.patch.object(ours, "oracle", lambda library, dtype, seqlen_q, seqlen_k, head_dim, causal, inputs: {
-                 name: (ctypes.c_float * (seqlen_q if name == "lse" else head_dim *
-                                          (seqlen_q if name in ("o", "dq") else seqlen_k)))(*[1])
+             mock.patch.object(measure.Bench, "oracle", lambda buffers, shape: {
+                 name: (ctypes.c_float * (len(buffers.last_heads(name, shape)) // (4 if name == "lse" else 2)))(1)
                  for name in ("o", "lse", "dq", "dk", "dv")}):
             record = self.measured()
         self.assertTrue(all(map(math.isnan, record["rows"][0]["runs"]["attest"]["errors"].values())))

@@ -1,11 +1,14 @@
-"""PyTorch's attention backends, where PyTorch is present and sees the GPU."""
+"""PyTorch's attention backends, and one of our own in Triton, where PyTorch is present and sees the GPU."""
 
+import contextlib
 import ctypes
+import functools
 import warnings
 
 from ours import RESULTS, Refused
 
-BACKENDS = {"FA2": "FLASH_ATTENTION", "memeff": "EFFICIENT_ATTENTION", "cuDNN": "CUDNN_ATTENTION"}
+BACKENDS = {"FA2": "FLASH_ATTENTION", "memeff": "EFFICIENT_ATTENTION", "cuDNN": "CUDNN_ATTENTION", "math": "MATH"}
+FEW = 4  # sequences on which errors of `math` are taken: of thousands its matrices may not fit into memory
 
 
 def load():
@@ -35,43 +38,68 @@ def view(torch, dtype, pointer, shape):
     return torch.as_tensor(_Memory(pointer, count), device="cuda").view(torch_dtype(torch, dtype)).view(shape)
 
 
+def attention(torch, name, causal):
+    """A function of q, k, v, and what it is to be called in."""
+    if name == "whole":
+        import whole  # needs Triton
+        if causal:
+            raise NotImplementedError("the kernel takes no mask")
+        return whole.attention, contextlib.nullcontext
+    backend = getattr(torch.nn.attention.SDPBackend, BACKENDS[name])
+    attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
+    return attend, functools.partial(torch.nn.attention.sdpa_kernel, backend)
+
+
+@contextlib.contextmanager
+def refusals():
+    """Whatever a peer raises, it refuses, and the others go on."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # they say at length why not
+            yield
+    except Exception as error:
+        raise Refused((str(error) or repr(error)).splitlines()[0]) from None
+
+
 class Backend:
-    """One backend of scaled_dot_product_attention on one shape, in one direction. Refused where it takes it not."""
+    """One backend on one shape, in one direction. Refused where it takes it not, in last_heads or any call."""
 
     def __init__(self, torch, name, inputs, causal, direction):
         """`inputs`: tensors q, k, v, dout [batch][heads][seqlen][head_dim]."""
-        self.torch, self.causal, self.direction = torch, causal, direction
-        self.backend = getattr(torch.nn.attention.SDPBackend, BACKENDS[name])
+        self.torch, self.name, self.causal, self.direction = torch, name, causal, direction
+        with refusals():
+            self.attend, self.selected = attention(torch, name, causal)
+        self.inputs, self.o = inputs, None
         self.qkv = [inputs[x].detach().requires_grad_(direction == "backward") for x in "qkv"]
-        self.dout = inputs["dout"]
-        try:
-            with warnings.catch_warnings(action="ignore"), self.context():  # they say at length why not
-                self.o = self._attention() if direction == "backward" else None
-                self.call()
-        except RuntimeError as error:
-            raise Refused(str(error).splitlines()[0]) from None
 
+    @contextlib.contextmanager
     def context(self):
         """Entered around a call, outside of what is timed."""
-        return self.torch.nn.attention.sdpa_kernel(self.backend)
-
-    def _attention(self):
-        return self.torch.nn.functional.scaled_dot_product_attention(*self.qkv, is_causal=self.causal)
+        with refusals(), self.selected():
+            yield
 
     def call(self):
+        """Backward, the first call runs forward, too."""
         if self.direction == "forward":
-            return (self._attention(),)
-        return self.torch.autograd.grad(self.o, self.qkv, self.dout, retain_graph=True)
+            return (self.attend(*self.qkv),)
+        if self.o is None:
+            self.o = self.attend(*self.qkv)
+        return self.torch.autograd.grad(self.o, self.qkv, self.inputs["dout"], retain_graph=True)
 
-    def last_heads(self):
-        """The results' last head of the last sequence, by name. (lse is not among what PyTorch returns.)"""
+    def last_heads(self, count):
+        """The results' last `count` heads of the last sequence, by name. (lse is not among what PyTorch returns.)"""
+        called = self
+        if self.name == "math":
+            few = {name: tensor[-FEW:] for name, tensor in self.inputs.items()}
+            called = Backend(self.torch, self.name, few, self.causal, self.direction)
         with self.context():
-            results = self.call()
-        heads = {}
-        for name, tensor in zip(RESULTS[self.direction], results):
-            values = tensor.detach()[-1, -1].contiguous().cpu()
-            heads[name] = ctypes.create_string_buffer(ctypes.string_at(values.data_ptr(), 2 * values.numel()))
+            results = called.call()
+            heads = {}
+            for name, tensor in zip(RESULTS[self.direction], results):
+                values = tensor.detach()[-1, -count:].contiguous().cpu()
+                heads[name] = ctypes.create_string_buffer(ctypes.string_at(values.data_ptr(), 2 * values.numel()))
         return heads
 
     def close(self):
+        """Memory goes back, as attest's is not PyTorch's."""
         self.o = None
+        self.torch.cuda.empty_cache()

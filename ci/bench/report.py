@@ -1,8 +1,11 @@
 """From samples to figures: medians, spreads, floors, ratios, and the tables that show them."""
 
+import math
 import statistics
 
-NAMES = ("attest", "FA2", "memeff", "cuDNN")
+from ours import RESULTS
+
+NAMES = ("attest", "FA2", "memeff", "cuDNN", "math", "whole")
 DIRECTIONS = ("forward", "backward")
 
 
@@ -51,6 +54,22 @@ def ratio(row, over, under):
     return median_ms(row["runs"][over]) / median_ms(row["runs"][under])
 
 
+def over_floor(record, row, name):
+    return median_ms(row["runs"][name]) / floor_ms(record, row)
+
+
+def best_peer(row):
+    """Of those that have a time, or None."""
+    peers = [name for name in NAMES[1:] if has_time(row, name)]
+    return min(peers, key=lambda name: median_ms(row["runs"][name]), default=None)
+
+
+def beyond_empty(row, key):
+    """attest's median of samples_ms or host_ns less that of an empty kernel, or None where one is missing."""
+    runs = [row["runs"].get(name, {}).get(key) for name in ("attest", "empty")]
+    return statistics.median(runs[0]) - statistics.median(runs[1]) if all(runs) else None
+
+
 def shape_cells(row):
     same = row["seqlen_q"] == row["seqlen_k"]
     seqlen = str(row["seqlen_k"]) if same else f"{row['seqlen_q']} x {row['seqlen_k']}"
@@ -74,12 +93,11 @@ def cell(value, form):
 
 
 def row_cells(record, row, names):
-    floor = floor_ms(record, row)
     own = has_time(row, "attest")
-    tensors = ("o", "lse") if row["direction"] == "forward" else ("dq", "dk", "dv")
-    cells = shape_cells(row) + [f"{floor:.3f}"] + [time_cell(row, name) for name in names]
+    tensors = RESULTS[row["direction"]]
+    cells = shape_cells(row) + [f"{floor_ms(record, row):.3f}"] + [time_cell(row, name) for name in names]
     cells.append(cell(tflops_per_s(row, "attest") if own else None, ".0f"))
-    cells.append(cell(median_ms(row["runs"]["attest"]) / floor if own else None, ".2f"))
+    cells.append(cell(over_floor(record, row, "attest") if own else None, ".2f"))
     if "FA2" in names:
         cells.append(cell(ratio(row, "FA2", "attest"), ".2f"))
     cells += [error_cell(row, "attest", tensor) for tensor in tensors]
@@ -88,11 +106,16 @@ def row_cells(record, row, names):
     return cells
 
 
+def error_columns(direction):
+    first, *others = RESULTS[direction]
+    return ["error " + first, *others]
+
+
 def header(names, direction):
     cells = ["B", "heads", "seqlen", "head_dim", "mask", "floor"] + list(names) + ["TFLOP/s", "time / floor"]
     if "FA2" in names:
         cells.append("speed / FA2's")
-    cells += ["error o", "lse"] if direction == "forward" else ["error dq", "dk", "dv"]
+    cells += error_columns(direction)
     if "FA2" in names:
         cells.append("FA2's o" if direction == "forward" else "FA2's dq")
     return cells
@@ -126,27 +149,119 @@ def floor_sentence(record):
     return sentence + "; without PyTorch the rate of products is not known."
 
 
-def introduction(record):
+def machine(record):
     software = [f"CUDA {record['driver']}"]
     if record["torch"]:
         software += [f"PyTorch {record['torch']}", f"cuDNN {record['cudnn']}"]
-    calls = max(len(run.get("samples_ms", ())) for row in record["rows"] for run in row["runs"].values())
-    kernels = sorted({row["runs"]["attest"]["kernel"] for row in record["rows"] if has_time(row, "attest")})
-    return [f"{record['gpu']}, {', '.join(software)}; {record['dtype']}, random normal inputs, L2 flushed.",
-            f"Times in ms: median ± half the distance of the quartiles of {calls} calls, implementations alternating.",
-            floor_sentence(record),
-            "error: |result - oracle| / |oracle| in Frobenius norms, over the last head of the last sequence.",
-            "TFLOP/s, ratios and errors are attest's where no other name stands; its kernels here: "
-            + (", ".join(kernels) or "none") + "."]
+    return f"{record['gpu']}, {', '.join(software)}; {record['dtype']}"
+
+
+def samples(record):
+    return max(len(run.get("samples_ms", ())) for row in record["rows"] for run in row["runs"].values())
+
+
+def kernels(record):
+    found = sorted({row["runs"]["attest"]["kernel"] for row in record["rows"] if has_time(row, "attest")})
+    return ", ".join(found) or "none"
+
+
+def medians_sentence(record):
+    return ("Times in ms: median ± half the distance of the quartiles of "
+            f"{samples(record)} calls, implementations alternating.")
+
+
+def by_direction(record, unit, header_of, cells_of, names):
+    """A table for each direction, and why cells are empty."""
+    lines = []
+    for direction in DIRECTIONS:
+        rows = [row for row in record["rows"] if row["direction"] == direction]
+        if rows:
+            lines += ["", f"{direction} ({unit})", ""]
+            lines += aligned([header_of(direction)] + [cells_of(row) for row in rows])
+            lines += refusals(rows, names)
+    return lines
+
+
+def long_text(record, names):
+    lines = [f"{machine(record)}, random normal inputs, L2 flushed.", medians_sentence(record), floor_sentence(record),
+             "error: |result - oracle| / |oracle| in Frobenius norms, over the last head of the last sequence.",
+             "TFLOP/s, ratios and errors are attest's where no other name stands; its kernels here: "
+             + kernels(record) + "."]
+    return lines + by_direction(record, "ms", lambda direction: header(names, direction),
+                                lambda row: row_cells(record, row, names), names)
+
+
+def short_cells(record, row, names):
+    best = best_peer(row)
+    cells = shape_cells(row) + [f"{floor_ms(record, row):.3f}", time_cell(row, "attest"),
+                                cell(over_floor(record, row, "attest") if has_time(row, "attest") else None, ".2f")]
+    cells += [cell(median_ms(row["runs"][name]) if has_time(row, name) else None, ".3f") for name in names[1:]]
+    return cells + [cell(best and ratio(row, best, "attest"), ".2f"), best or "-"]
+
+
+def over_math(row, tensor):
+    """attest's error in parts of that of `math`, or None where one is missing."""
+    errors = [row["runs"].get(name, {}).get("errors", {}).get(tensor) for name in ("attest", "math")]
+    return None if None in errors else errors[0] / errors[1]
+
+
+def error_table(rows, names, tensor):
+    """A line for each shape and family of inputs."""
+    lines = [["seqlen", "head_dim", "inputs", *names, "attest / math"]]
+    for row in rows:
+        lines.append([*shape_cells(row)[2:4], row.get("family", "normal"),
+                      *[error_cell(row, name, tensor) for name in names], cell(over_math(row, tensor), ".2f")])
+    return aligned(lines)
+
+
+def error_tables(record, names):
+    """Of every tensor; first attest's in parts of math's, the largest of all shapes."""
+    rows = record["rows"] + record.get("error_rows", [])
+    tensors = {tensor: [row for row in rows if row["direction"] == direction]
+               for direction in DIRECTIONS for tensor in RESULTS[direction] if tensor != "lse"}
+    largest = [["inputs", *tensors]]
+    for family in dict.fromkeys(row.get("family", "normal") for row in rows):
+        line = [family]
+        for tensor, found in tensors.items():
+            parts = [over_math(row, tensor) for row in found if row.get("family", "normal") == family]
+            known = [part for part in parts if part is not None]
+            line.append(cell(max(known, key=lambda part: (math.isnan(part), part), default=None), ".2f"))
+        largest.append(line)
+    lines = ["", "error of attest / of math, the largest of all shapes", "", *aligned(largest)]
+    for tensor, found in tensors.items():
+        lines += ["", f"error of {tensor}", "", *error_table(found, names, tensor)]
+    return lines
+
+
+def short_text(record, names):
+    lines = [f"{machine(record)}, random normal inputs, L2 flushed.", medians_sentence(record), floor_sentence(record),
+             "math: PyTorch's unfused path, timed by itself. whole: a Triton kernel with whole sequences in one tile.",
+             f"/ floor and speed are attest's; its kernels here: {kernels(record)}."]
+    columns = ["B", "heads", "seqlen", "head_dim", "mask", "floor", "attest", "/ floor", *names[1:], "speed / best's",
+               "best peer"]
+    lines += by_direction(record, "ms", lambda _: columns, lambda row: short_cells(record, row, names), names)
+    lines += ["", "Errors: |result - oracle| / |oracle| in Frobenius norms, over all heads of the last sequence."]
+    return lines + error_tables(record, names)
+
+
+def small_cells(row):
+    gpu, host = (beyond_empty(row, key) for key in ("samples_ms", "host_ns"))
+    errors = [error_cell(row, "attest", tensor) for tensor in RESULTS[row["direction"]]]
+    return shape_cells(row) + [cell(gpu and 1e3 * gpu, ".2f"), cell(host, ".0f")] + errors
+
+
+def small_text(record, names):
+    lines = [f"{machine(record)}, random normal inputs. Calls in a row, none waited for: medians of "
+             f"{samples(record)} samples.",
+             "GPU us: of one call, beyond an empty kernel's. Host ns: until one call returns, beyond the launch of an "
+             "empty kernel.",
+             f"attest's kernels here: {kernels(record)}."]
+    columns = ["B", "heads", "seqlen", "head_dim", "mask", "GPU us", "host ns"]
+    return lines + by_direction(record, "one call", lambda direction: columns + error_columns(direction), small_cells,
+                                (*names, "empty"))
 
 
 def text(record):
     names = [name for name in NAMES if any(name in row["runs"] for row in record["rows"])]
-    lines = introduction(record)
-    for direction in DIRECTIONS:
-        rows = [row for row in record["rows"] if row["direction"] == direction]
-        if rows:
-            lines += ["", f"{direction} (ms)", ""]
-            lines += aligned([header(names, direction)] + [row_cells(record, row, names) for row in rows])
-            lines += refusals(rows, names)
-    return "\n".join(lines) + "\n"
+    show = {"short": short_text, "small": small_text}.get(record["table"], long_text)
+    return "\n".join(show(record, names)) + "\n"

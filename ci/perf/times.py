@@ -155,7 +155,7 @@ def measured(base, head, seconds, seed=None, decide=verdict.decide):
         libraries = {"base": library_of(base, folder, "base"), "head": library_of(head, folder, "head")}
         gpu = cuda.Cuda()
         watch = nvml.Watch(gpu.uuid())
-        bench = measure.Bench(gpu, libraries["head"], "bf16", SHAPES, with_torch=False)
+        bench = measure.Bench(gpu, libraries["head"], "bf16", SHAPES)
         calls, refused = prepared(bench, libraries)
         samples = {name: [] for name in calls}
 
