@@ -172,7 +172,7 @@ int launch(const forward_params &p, void *stream)
     return LAUNCH((short_forward_kernel<T, shape, PLAIN>), grid, stream, p);
 }
 
-template <typename T, int KEYS, bool PLAIN>
+template <typename T, bool PLAIN, int KEYS>
 int launch_width(const forward_params &p, void *stream)
 {
     const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
@@ -189,11 +189,11 @@ int launch_scores(const forward_params &p, void *stream)
 {
     const int longest = p.seqlen_q > p.seqlen_k ? p.seqlen_q : p.seqlen_k;
     const bool is_plain = has_plain_scores(p) && p.softmax_scale >= 0 && p.sink == nullptr;
-    if (is_plain && longest <= 32) return launch_width<T, 32, true>(p, stream);
-    if (is_plain && longest <= 64) return launch_width<T, 64, true>(p, stream);
-    if (is_plain) return launch_width<T, 128, true>(p, stream);
-    if (longest <= 64) return launch_width<T, 64, false>(p, stream);
-    return launch_width<T, 128, false>(p, stream);
+    if (is_plain && longest <= 32) return launch_width<T, true, 32>(p, stream);
+    if (is_plain && longest <= 64) return launch_width<T, true, 64>(p, stream);
+    if (is_plain) return launch_width<T, true, 128>(p, stream);
+    if (longest <= 64) return launch_width<T, false, 64>(p, stream);
+    return launch_width<T, false, 128>(p, stream);
 }
 
 } // namespace

@@ -29,6 +29,10 @@ static const struct long_case {
     {"width 128, a bias", 1, 70, 80, 128, 128, -1, 0, FEATURE(BIAS)},
     {"width 256", 1, 70, 80, 200, 256, -1, 0, 0},
     {"width 256, a sink", 1, 40, 70, 256, 256, 40, -1, FEATURE(SINK)},
+    {"few rows in use", 2, 140, 150, 64, 64, -1, -1, FEATURE(SEQUSED)},
+    {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
+    {"120 rows, causal", 2, 120, 110, 32, 32, -1, 0, FEATURE(SINK)},
+    {"64 rows", 2, 64, 64, 64, 48, -1, -1, FEATURE(ALIBI)},
 };
 
 static bool has(const struct long_case *from, uint64_t feature) { return (from->features & feature) != 0; }
@@ -46,6 +50,12 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(DBIAS)) && c->backward) p->dbias = scores_of(ATTEST_FP32), p->dbias.head = 1;
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
+    if (has(from, FEATURE(SEQUSED))) {
+        p->has_seqused_q = p->has_seqused_k = 1;
+        c->used_q = case_alloc(c, (size_t)p->batch * sizeof *c->used_q);
+        c->used_k = case_alloc(c, (size_t)p->batch * sizeof *c->used_k);
+        for (int64_t b = 0; b < p->batch; ++b) c->used_q[b] = 20 + 90 * b, c->used_k[b] = 30 + 100 * b;
+    }
     p->has_sink = has(from, FEATURE(SINK));
     p->has_alibi = has(from, FEATURE(ALIBI));
     if (has(from, FEATURE(DLSE)) && c->backward) p->dlse.dtype = ATTEST_FP32;

@@ -202,7 +202,9 @@ def short_cells(record, row, names):
 def over_math(row, tensor):
     """attest's error in parts of that of `math`, or None where one is missing."""
     errors = [row["runs"].get(name, {}).get("errors", {}).get(tensor) for name in ("attest", "math")]
-    return None if None in errors else errors[0] / errors[1]
+    if None in errors:
+        return None
+    return errors[0] / errors[1] if errors[1] else math.inf if errors[0] else 1.0
 
 
 def error_table(rows, names, tensor):
