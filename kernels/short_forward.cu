@@ -6,30 +6,20 @@
  * score is. Memory is what such problems wait for: every byte is read once and written once, and arithmetic has time to
  * keep what 16 bits lose of p, in a second number of 16 bits.
  *
- * Grid    x: problems, one for each sequence and query head
+ * Grid    x: as many CTAs as the GPU holds at once; each takes one problem, a sequence and query head, after another
  * Block   a warp for each 16 rows: 4 warps for one problem of at most 64 rows and keys or two of at most 32, else 8
- * Shared  q, k and v of each problem, and a card: where its rows are, how many, found by one lane for all
- * Phases  cards; load q, k and v; for each 64 keys: s = q k^T, softmax, o += p v; write o
+ * Shared  two stages of q, k and v, where they fit; cards: where a problem's rows are, found by one lane for all
+ * Phases  for each problem: load the next one, find the card of that after it; for each 64 keys s = q k^T, softmax,
+ *         o += p v; write o
  *
- * Several CTAs share an SM: some wait for their tiles while others compute. forward.h has the arithmetic, that of
- * forward.cu in tiles of 64 keys; kernels/short.md the figures, reference/bounds.md section 11 what it may be off by. */
+ * forward.h has the arithmetic, that of forward.cu in tiles of 64 keys; kernels/short.md the figures,
+ * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/forward.h"
 #include "kernels/params.h"
 #include "kernels/scores.h"
 #include "kernels/tiles.h"
 
 namespace {
-
-/* MOST rows and keys of a problem. */
-template <int DIMENSIONS, int MOST>
-struct shape {
-    static constexpr int DIM = DIMENSIONS, KEYS = MOST, TILE_K = KEYS < 64 ? KEYS : 64;
-    static constexpr int WARPS = KEYS / 16, PROBLEMS = WARPS < 4 ? 4 / WARPS : 1; /* of a problem; of a CTA */
-    static constexpr int THREADS = 32 * WARPS * PROBLEMS;
-    static constexpr int NUMBERS = 3 * KEYS * DIM; /* of q, k and v of a problem in shared memory */
-    static constexpr int REGISTERS = DIM <= 64 ? 128 : DIM <= 128 ? 168 : 255; /* at most, of a thread */
-    static constexpr int MIN_BLOCKS = 65536 / REGISTERS / THREADS > 1 ? 65536 / REGISTERS / THREADS : 1;
-};
 
 /* What a problem's threads know of it. */
 struct card {
@@ -40,8 +30,19 @@ struct card {
     bool is_ours;
 };
 
-template <typename shape>
-constexpr size_t SHARED_BYTES = shape::PROBLEMS * (shape::NUMBERS * sizeof(uint16_t) + sizeof(card));
+/* MOST rows and keys of a problem. */
+template <int DIMENSIONS, int MOST>
+struct shape {
+    static constexpr int DIM = DIMENSIONS, KEYS = MOST, TILE_K = KEYS < 64 ? KEYS : 64;
+    static constexpr int WARPS = KEYS / 16, PROBLEMS = WARPS < 4 ? 4 / WARPS : 1; /* of a problem; of a CTA at a time */
+    static constexpr int THREADS = 32 * WARPS * PROBLEMS;
+    static constexpr int REGISTERS = DIM <= 64 ? 128 : DIM <= 128 ? 168 : 255; /* at most, of a thread */
+    static constexpr int MIN_BLOCKS = 65536 / REGISTERS / THREADS > 1 ? 65536 / REGISTERS / THREADS : 1;
+    static constexpr int NUMBERS = 3 * KEYS * DIM; /* of q, k and v of a problem in shared memory */
+    static constexpr int STAGES = KEYS * DIM <= 128 * 128 ? 2 : 1, CARDS = STAGES + 1;
+    static constexpr int STAGE_BYTES = PROBLEMS * NUMBERS * 2;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + CARDS * PROBLEMS * static_cast<int>(sizeof(card));
+};
 
 DEVICE card find_card(const forward_params &p, unsigned problem)
 {
@@ -76,47 +77,41 @@ DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
     }
 }
 
-template <typename T, typename shape, bool PLAIN>
-KERNEL(shape::THREADS, PLAIN ? shape::MIN_BLOCKS : 1) void short_forward_kernel(const forward_params p)
+/* q, k and v of a problem to its places in shared memory, by its own threads. */
+template <typename shape>
+DEVICE void load_problem(uint16_t *q, const forward_params &p, const card &c, unsigned thread)
 {
-    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, TILE_K = shape::TILE_K, THREADS = 32 * shape::WARPS;
-    DYNAMIC_SHARED(shared, 16);
-    const unsigned place = warp() / shape::WARPS, thread = thread_x() % THREADS; /* in the CTA; in the problem */
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared) + place * shape::NUMBERS;
+    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, THREADS = 32 * shape::WARPS;
     uint16_t *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
-    card *const cards = reinterpret_cast<card *>(shared + shape::PROBLEMS * shape::NUMBERS * sizeof(uint16_t));
-    if (thread == 0) cards[place] = find_card(p, block_x() * shape::PROBLEMS + place);
-    sync_threads();
-    const card &c = cards[place];
-    const sequence &s = c.s;
-    const bool is_ours = c.is_ours;
-    if (is_ours) {
-        load_rows<KEYS, DIM, THREADS>(q, c.q, p.q.seqlen * 2, p.q.by_eight != 0, s.used_q, thread);
-        load_rows<KEYS, DIM, THREADS>(k, c.k, p.k.seqlen * 2, p.k.by_eight != 0, s.used_k, thread);
-        load_rows<KEYS, DIM, THREADS>(v, c.v, p.v.seqlen * 2, p.v.by_eight != 0, s.used_k, thread);
-    }
+    if (!c.is_ours) return;
+    load_rows<KEYS, DIM, THREADS>(q, c.q, p.q.seqlen * 2, p.q.by_eight != 0, c.s.used_q, thread);
+    load_rows<KEYS, DIM, THREADS>(k, c.k, p.k.seqlen * 2, p.k.by_eight != 0, c.s.used_k, thread);
+    load_rows<KEYS, DIM, THREADS>(v, c.v, p.v.seqlen * 2, p.v.by_eight != 0, c.s.used_k, thread);
+}
 
-    const int warp_row = static_cast<int>(warp() % shape::WARPS) * 16;
+/* What a warp does: rows warp_row .. warp_row + 15 of a problem whose q, k and v are complete. */
+template <typename T, typename shape, bool PLAIN>
+DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int warp_row)
+{
+    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, TILE_K = shape::TILE_K;
+    const uint16_t *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
+    const sequence &s = c.s;
     const int32_t lane_row = warp_row + static_cast<int>(lane()) / 4;
-    const int32_t warp_last = s.used_q < warp_row + 16 ? s.used_q : warp_row + 16;
-    const tile_keys keys = keys_of_rows(p, s, warp_row, is_ours ? warp_last : 0);
+    const tile_keys keys = keys_of_rows(p, s, warp_row, s.used_q < warp_row + 16 ? s.used_q : warp_row + 16);
     score_rule rule = {};
     float factor_of_dot = p.softmax_scale * LOG2_E; /* scores are that times q . k, or, not linear in it, in rule */
-    if (!PLAIN && is_ours) {
+    if (!PLAIN) {
         rule = find_score_rule(p, c.b, c.head);
         const bool is_linear = p.bias.data == nullptr && p.alibi_slopes == nullptr && p.softcap == 0 && rule.scale >= 0;
         factor_of_dot = is_linear ? rule.scale : 1;
         if (is_linear) rule.scale = 1;
     }
-    const float sink = !PLAIN && is_ours && p.sink != nullptr ? p.sink[c.head] : -infinity_f32();
+    const float sink = !PLAIN && p.sink != nullptr ? p.sink[c.head] : -infinity_f32();
     accumulators<DIM> kept[1] = {};
     UNROLL for (int half = 0; half < 2; ++half) {
         kept[0].max[half] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one lane */
         kept[0].sum[half] = lane() % 4 == 0 && sink != -infinity_f32() ? 1 : 0;
     }
-    cp_async_wait_all();
-    sync_threads(); /* q, k and v are complete */
-
     ROLLED for (int key = 0; key < KEYS; key += TILE_K) {
         if (!touches(keys.some, key, TILE_K)) continue;
         score_block<TILE_K> scores[1];
@@ -138,7 +133,6 @@ KERNEL(shape::THREADS, PLAIN ? shape::MIN_BLOCKS : 1) void short_forward_kernel(
         if (is_tile_finite<T, TILE_K, DIM>(v + key * DIM)) multiply_p_v<T, 2, false>(kept, scores, v + key * DIM);
         else multiply_p_v<T, 2, true>(kept, scores, v + key * DIM);
     }
-    if (!is_ours) return;
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
     float factor[1][2];
     UNROLL for (int half = 0; half < 2; ++half) {
@@ -161,14 +155,51 @@ KERNEL(shape::THREADS, PLAIN ? shape::MIN_BLOCKS : 1) void short_forward_kernel(
     if (warp_row + 16 == KEYS) write_empty_rows(p, c, KEYS);
 }
 
+/* Round n of a CTA: problems first + n step .. + PROBLEMS - 1, in stage n % STAGES, by card n % CARDS. */
+template <typename T, typename shape, bool PLAIN>
+KERNEL(shape::THREADS, PLAIN ? shape::MIN_BLOCKS : 1) void short_forward_kernel(const forward_params p)
+{
+    constexpr unsigned PROBLEMS = shape::PROBLEMS, STAGES = shape::STAGES, CARDS = shape::CARDS;
+    DYNAMIC_SHARED(shared, 16);
+    uint16_t *const stages = reinterpret_cast<uint16_t *>(shared);
+    card *const cards = reinterpret_cast<card *>(shared + STAGES * shape::STAGE_BYTES);
+    const unsigned place = warp() / shape::WARPS, thread = thread_x() % (32 * shape::WARPS); /* of and in a problem */
+    const unsigned problems = static_cast<unsigned>(p.batch * p.num_heads_q), step = grid_x() * PROBLEMS;
+    const unsigned first = block_x() * PROBLEMS, rounds = (problems - first + step - 1) / step;
+
+    const auto card_of = [&](unsigned round) -> card & { return cards[round % CARDS * PROBLEMS + place]; };
+    const auto tiles_of = [&](unsigned round) { return stages + (round % STAGES * PROBLEMS + place) * shape::NUMBERS; };
+    const auto write_card = [&](unsigned round) {
+        if (thread == 0 && round < rounds) card_of(round) = find_card(p, first + round * step + place);
+    };
+    const auto load = [&](unsigned round) {
+        if (round < rounds) load_problem<shape>(tiles_of(round), p, card_of(round), thread);
+        cp_async_commit();
+    };
+    for (unsigned n = 0; n < CARDS - 1; ++n) write_card(n);
+    sync_threads();
+    for (unsigned n = 0; n < STAGES - 1; ++n) load(n);
+    ROLLED for (unsigned n = 0; n < rounds; ++n) {
+        load(n + STAGES - 1);
+        write_card(n + CARDS - 1);
+        cp_async_wait<STAGES - 1>();
+        sync_threads(); /* this stage is complete */
+        if (card_of(n).is_ours)
+            take_rows<T, shape, PLAIN>(p, card_of(n), tiles_of(n), static_cast<int>(warp() % shape::WARPS) * 16);
+        sync_threads(); /* and now free */
+    }
+    cp_async_wait_all();
+}
+
 template <typename T, int DIM, int KEYS, bool PLAIN>
 int launch(const forward_params &p, void *stream)
 {
     using shape = shape<DIM, KEYS>;
-    const int64_t problems = p.batch * p.num_heads_q;
-    const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), 1, 1},
-                               {shape::THREADS, 1, 1}, {1, 1, 1}, SHARED_BYTES<shape>, shape::THREADS,
-                               PLAIN ? shape::MIN_BLOCKS : 1};
+    launch_shape grid = {{1, 1, 1}, {shape::THREADS, 1, 1}, {1, 1, 1}, shape::SHARED_BYTES, shape::THREADS,
+                         PLAIN ? shape::MIN_BLOCKS : 1};
+    const int64_t rounds = (p.batch * p.num_heads_q + shape::PROBLEMS - 1) / shape::PROBLEMS;
+    const unsigned most = LAUNCH_CAPACITY((short_forward_kernel<T, shape, PLAIN>), grid);
+    grid.grid[0] = rounds < most ? static_cast<unsigned>(rounds) : most;
     return LAUNCH((short_forward_kernel<T, shape, PLAIN>), grid, stream, p);
 }
 

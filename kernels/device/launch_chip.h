@@ -2,30 +2,60 @@
 #ifndef ATTEST_DEVICE_LAUNCH_CHIP_H
 #define ATTEST_DEVICE_LAUNCH_CHIP_H
 
-#define DEVICE_LAUNCH(kernel, name, ...) launch_on_chip(kernel, __VA_ARGS__)
+#include <atomic>
+
+#define DEVICE_LAUNCH(kernel, name, ...) launch_on_chip<kernel>(kernel, __VA_ARGS__)
+#define DEVICE_CAPACITY(kernel, shape) launch_capacity<kernel>(shape)
 
 static inline dim3 launch_axes(const unsigned (&axes)[3])
 {
     return dim3(axes[0] ? axes[0] : 1, axes[1] ? axes[1] : 1, axes[2] ? axes[2] : 1);
 }
 
+/* What is asked of the driver once for each kernel and GPU; GPUs past these are asked about at every launch. */
+enum { LAUNCH_KNOWN_GPUS = 32 };
+
 /* More dynamic shared memory than a kernel gets unasked: as much as there can be, once and for all, so that threads
  * which launch the same kernel with different sizes do not disturb one another. */
-static inline cudaError_t launch_allow_shared(const void *kernel, size_t bytes)
+template <auto kernel>
+static inline cudaError_t launch_allow_shared(size_t bytes)
 {
+    static std::atomic<size_t> allowed[LAUNCH_KNOWN_GPUS];
     cudaFuncAttributes attributes;
     int device = 0, most = 0;
-    cudaError_t code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code != cudaSuccess || bytes <= static_cast<size_t>(attributes.maxDynamicSharedSizeBytes)) return code;
-    if ((code = cudaGetDevice(&device)) != cudaSuccess) return code;
-    code = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (code != cudaSuccess) return code;
-    most -= static_cast<int>(attributes.sharedSizeBytes);
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    cudaError_t code = cudaGetDevice(&device);
+    if (code != cudaSuccess || (device < LAUNCH_KNOWN_GPUS && bytes <= allowed[device])) return code;
+    if ((code = cudaFuncGetAttributes(&attributes, kernel)) != cudaSuccess) return code;
+    if (bytes > static_cast<size_t>(attributes.maxDynamicSharedSizeBytes)) {
+        code = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        if (code != cudaSuccess) return code;
+        most -= static_cast<int>(attributes.sharedSizeBytes);
+        code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    }
+    if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) allowed[device] = bytes;
+    return code;
 }
 
-template <typename... P, typename... A>
-static inline int launch_on_chip(void (*kernel)(P...), const launch_shape &shape, void *stream, const A &...args)
+/* Of one shape of a kernel: launches of it ask with the same. */
+template <auto kernel>
+static inline unsigned launch_capacity(const launch_shape &shape)
+{
+    static std::atomic<unsigned> known[LAUNCH_KNOWN_GPUS];
+    int device = 0, processors = 0, blocks = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return 1;
+    if (device < LAUNCH_KNOWN_GPUS && known[device] != 0) return known[device];
+    const int threads = static_cast<int>(shape.block[0]);
+    if (launch_allow_shared<kernel>(shape.dynamic_shared) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shape.dynamic_shared) != cudaSuccess)
+        return cudaGetLastError(), 1; /* the launch will say it */
+    const unsigned capacity = static_cast<unsigned>(processors * blocks);
+    if (device < LAUNCH_KNOWN_GPUS) known[device] = capacity;
+    return capacity != 0 ? capacity : 1;
+}
+
+template <auto kernel, typename... P, typename... A>
+static inline int launch_on_chip(void (*)(P...), const launch_shape &shape, void *stream, const A &...args)
 {
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -38,8 +68,8 @@ static inline int launch_on_chip(void (*kernel)(P...), const launch_shape &shape
     config.stream = static_cast<cudaStream_t>(stream);
     config.attrs = &cluster;
     config.numAttrs = ctas.x * ctas.y * ctas.z > 1;
-    cudaError_t code = launch_allow_shared(reinterpret_cast<const void *>(kernel), shape.dynamic_shared);
-    if (code == cudaSuccess) code = cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+    cudaError_t code = launch_allow_shared<kernel>(shape.dynamic_shared);
+    if (code == cudaSuccess) code = cudaLaunchKernelEx(&config, static_cast<void (*)(P...)>(kernel), static_cast<P>(args)...);
     if (code != cudaSuccess) cudaGetLastError(); /* said once, here */
     return code;
 }
