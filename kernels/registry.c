@@ -55,6 +55,31 @@ static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
     return is_in_reach(p, why, bytes);
 }
 
+/* One format, so that a row is a matter of one kind of chunk. */
+static bool is_of(const struct attest_tensor *t, const char *name, int32_t dtype, char *why, size_t bytes)
+{
+    return t->dtype == dtype ||
+           refuse(why, bytes, "%s.dtype = %d, but must be q.dtype, %d", name, t->dtype, dtype);
+}
+
+static bool cls_forward_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    return forward_takes(p, why, bytes) && is_of(&p->o, "o", p->q.dtype, why, bytes);
+}
+
+static bool cls_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const int64_t group = p->num_heads_q / p->num_heads_kv;
+    if (p->dbias.dtype != ATTEST_ABSENT) return refuse(why, bytes, "dbias is wanted, but must be absent");
+    if (p->has_sink) return refuse(why, bytes, "has_sink = %d, but must be 0", p->has_sink);
+    if (p->external_lse) return refuse(why, bytes, "external_lse = %d, but must be 0", p->external_lse);
+    if (group > 8) /* their p and ds are in shared memory at once */
+        return refuse(why, bytes, "num_heads_q / num_heads_kv = %lld, but must be at most 8", (long long)group);
+    return forward_takes(p, why, bytes) && is_of(&p->dout, "dout", p->q.dtype, why, bytes) &&
+           is_of(&p->dq, "dq", p->q.dtype, why, bytes) && is_of(&p->dk, "dk", p->q.dtype, why, bytes) &&
+           is_of(&p->dv, "dv", p->q.dtype, why, bytes);
+}
+
 /* Three fp32 a row and head, and what rounds them up, must be a size. */
 static bool has_workspace(const struct attest_problem *p, char *why, size_t bytes)
 {
@@ -88,9 +113,17 @@ static size_t delta_bytes(const struct attest_problem *p)
 /* Of delta, lse in base 2 and delta - dlse. */
 static size_t row_terms_bytes(const struct attest_problem *p) { return 3 * delta_bytes(p); }
 
+static size_t no_bytes(const struct attest_problem *p)
+{
+    (void)p;
+    return 0;
+}
+
+#define CLS {1, 512}
 #define ANY {INT32_MAX, INT32_MAX}
 
 const struct forward_kernel forward_kernels[] = {
+    {"cls_forward", cls_forward_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward"},
     {"short_forward", short_forward_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward"},
     {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward"},
     {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32"},
@@ -98,6 +131,7 @@ const struct forward_kernel forward_kernels[] = {
 };
 
 const struct backward_kernel backward_kernels[] = {
+    {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward"},
     {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared"},
     {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
      "backward_fp32"},

@@ -33,6 +33,15 @@ static const struct long_case {
     {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
     {"120 rows, causal", 2, 120, 110, 32, 32, -1, 0, FEATURE(SINK)},
     {"64 rows", 2, 64, 64, 64, 48, -1, -1, FEATURE(ALIBI)},
+    {"one query", 1, 1, 200, 32, 32, -1, -1, 0},
+    {"one query, a mask", 1, 1, 500, 64, 48, -1, -1,
+     FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SOFTCAP) | FEATURE(DLSE)},
+    {"one query, a sink", 2, 1, 500, 40, 64, 470, 0, FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SINK)},
+    {"one query, biases", 2, 1, 200, 64, 64, 150, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
+    {"one query, padded rows", 1, 1, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
+    {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
+    {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
+    {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
 };
 
 static bool has(const struct long_case *from, uint64_t feature) { return (from->features & feature) != 0; }

@@ -26,8 +26,8 @@ sub expanded {
 # The code of a kernel `name` whose wider instances are those of `kernel`.
 sub narrowed {
     my ($code, $name, $kernel) = @_;
-    $code =~ s/\b(launch\w*<(?:T, )?)(?:128|256)\b/${1}64/g or return $code;
-    my $of = $kernel =~ /^backward/ ? 'p->forward' : '(*p)';
+    $code =~ s/\b(launch\w*<(?:T, )?)(?:32|128|256)\b/${1}64/g or return $code;
+    my $of = $kernel =~ /backward/ ? 'p->forward' : '(*p)';
     my $is_wide = "$of.head_dim > 64 || $of.head_dim_v > 64";
     my $itself = "KERNEL_SYMBOL($kernel)";
     $code =~ s{^extern "C" int KERNEL_SYMBOL\($name\)(\(.*\))\n\{\n}
@@ -62,7 +62,7 @@ for my $m (@mutants) {
         $code =~ s/KERNEL_SYMBOL\($part\)/KERNEL_SYMBOL($m->{name}_$part)/g or die "$m->{file} has no launcher\n";
     }
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel.cu has no launcher\n";
-    $code =~ s/launch_scores<f16>/launch_scores<bf16>/g;
+    $code =~ s/(launch_(?:scores|width))<f16>/$1<bf16>/g;
     $code = narrowed($code, $m->{name}, $kernel);
     open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
     print $out $code;

@@ -1,0 +1,262 @@
+/* cls_backward.cu - attention backward of one query row, at the speed of memory: the CLS token of an encoder.
+ *
+ *     delta = sum_j p_j dp_j,           dq = softmax_scale sum_j ds_j k_j
+ *     dk_j = softmax_scale ds_j q,      dv_j = m p_j dout,     summed over the query heads of a group
+ *
+ * Takes fp16 and bf16, one format for all tensors, sequences of at most one query row and 512 keys, groups of at most
+ * 8 query heads, and every feature of lib/contract.md but dbias, sinks and an external lse: scores.h says what
+ * a score is. o and a given delta are not read: delta is summed from p and dp.
+ *
+ * Grid    x: batch * num_heads_kv items, one a warp where all sequences are short, else one a CTA
+ * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: cls.h
+ * Shared  p and ds of the keys for each head of the group; k, where there is room: 64 KB at most
+ * Phases  for each head: dot products of k and v; p, dp and delta, ds: a lane a key; dq. For each key: dk and dv
+ *
+ * k and v come from global memory once; k waits in shared memory for dq, or is read again where it is too large, as k
+ * and v are for further heads of a group. All is in fp32. kernels/cls.md has the figures, reference/bounds.md section 11
+ * what it may be off by. */
+#include "kernels/cls.h"
+#include "kernels/gradients.h"
+
+namespace {
+
+/* Keys that one warp takes alone: 8 KB of k. */
+template <int DIM>
+constexpr int ALONE = 4096 / DIM;
+
+enum { MOST_KEPT = 64 << 10 /* bytes of k in the shared memory of a CTA, of which an SM has three */ };
+
+/* Of the shared memory of an item: keys, bytes of k or 0 where it is not kept, bytes of all. */
+struct item_sizes {
+    int32_t room, kept, all;
+};
+
+/* For each query head of a group `room` weights m p and as many ds; p times the slope of the score, of one head; the
+ * lane's chunks of k, by row. */
+struct item_memory {
+    float *weights, *ds, *p;
+    char *k;
+};
+
+template <int DIM>
+DEVICE item_memory find_memory(unsigned char *shared, const item_sizes &sizes, int group, bool packed)
+{
+    unsigned char *const first = shared + (packed ? warp() * static_cast<unsigned>(sizes.all) : 0);
+    float *const numbers = reinterpret_cast<float *>(first + sizes.kept);
+    return {numbers, numbers + group * sizes.room, numbers + 2 * group * sizes.room,
+            reinterpret_cast<char *>(first) + lane() % LANES<DIM> * sizeof(chunk)};
+}
+
+template <int DIM>
+constexpr int KEPT_STEP = LANES<DIM> * static_cast<int>(sizeof(chunk)); /* bytes from row to row */
+
+/* What the warps of a team add up. */
+template <int DIM>
+struct team_sums {
+    row_parts<DIM> dq;
+    float delta[WARPS];
+};
+
+/* Of one query head. */
+struct head_terms {
+    int64_t head;
+    float *weights, *ds; /* of the head */
+    float lse, dlse;     /* lse in base 2 */
+};
+
+/* q . k to ds and dout . v to weights, of the warp's keys; k to shared memory, if it is kept. */
+template <typename T, int DIM>
+DEVICE void find_dots(const head_terms &h, char *kept, const float (&q)[8], const float (&dout)[8], const lane_rows &k,
+                      const lane_rows &v, const team_keys &keys)
+{
+    const int32_t lane_row = static_cast<int32_t>(lane()) / LANES<DIM>, last = keys.seen.last;
+    for (int32_t key = keys.own; key < last; key += keys.step) {
+        chunk k_block[UNROLLED], v_block[UNROLLED];
+        load_block<DIM, false>(k_block, k, key + lane_row, last);
+        load_block<DIM, false>(v_block, v, key + lane_row, last);
+        UNROLL for (int n = 0; n < UNROLLED; ++n) {
+            const int32_t row = key + lane_row + n * ROWS<DIM>;
+            const float dot = multiply_row<T, DIM>(q, k_block[n]), dout_v = multiply_row<T, DIM>(dout, v_block[n]);
+            if (row >= last) continue;
+            if (kept != nullptr) store_16(kept + row * KEPT_STEP<DIM>, k_block[n]);
+            if (lane() % LANES<DIM> == 0) h.ds[row] = dot, h.weights[row] = dout_v;
+        }
+    }
+    sync_warp(FULL_WARP);
+}
+
+/* Those to dp and m p, and p times its slope, of the keys of a lane; the sum of its p dp. */
+template <int DIM>
+DEVICE float find_weights(const backward_params &p, const sequence &s, const head_terms &h, float *p_slope, int64_t b,
+                          const team_keys &keys)
+{
+    const forward_params &f = p.forward;
+    const score_rule rule = find_score_rule(f, b, h.head);
+    dropout_bits bits = {-1, {}};
+    float delta = 0;
+    ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
+        const int32_t key = own_key<DIM>(keys, i);
+        score found = {0, 1, false};
+        if (key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key]);
+        if (!found.visible) {
+            h.weights[key] = float_of(HIDDEN);
+            continue;
+        }
+        const float weight = exp2_f32(found.y - h.lse);
+        const float multiplier = is_kept(f, rule, 0, key, bits) ? f.dropout_multiplier : 0; /* its NaN is felt */
+        const float dp = multiplier * h.weights[key];
+        delta = fma_rn(weight, dp, delta);
+        h.weights[key] = multiplier * weight;
+        h.ds[key] = dp;
+        p_slope[key] = weight * found.slope;
+    }
+    return delta;
+}
+
+/* dp to ds, of the keys of a lane. */
+template <int DIM>
+DEVICE void find_ds(const head_terms &h, const float *p_slope, float delta, const team_keys &keys)
+{
+    ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
+        const int32_t key = own_key<DIM>(keys, i);
+        if (bits_of(h.weights[key]) != HIDDEN) h.ds[key] = p_slope[key] * (h.ds[key] - delta + h.dlse);
+    }
+    sync_warp(FULL_WARP);
+}
+
+/* sum_j ds_j k_j over the warp's keys. */
+template <typename T, int DIM>
+DEVICE void sum_dq(float (&dq)[8], const head_terms &h, const char *kept, const lane_rows &k, const team_keys &keys)
+{
+    const int32_t lane_row = static_cast<int32_t>(lane()) / LANES<DIM>, last = keys.seen.last;
+    for (int32_t key = keys.own; key < last; key += keys.step) {
+        chunk block[UNROLLED];
+        if (kept == nullptr) load_block<DIM, false>(block, k, key + lane_row, last);
+        UNROLL for (int n = 0; n < UNROLLED; ++n) {
+            const int32_t row = key + lane_row + n * ROWS<DIM>;
+            if (row >= last) continue;
+            if (kept != nullptr) block[n] = load_16<chunk>(kept + row * KEPT_STEP<DIM>);
+            add_row<T>(dq, h.ds[row], bits_of(h.weights[row]) == HIDDEN, block[n]);
+        }
+    }
+    sum_of_rows<DIM>(dq);
+}
+
+/* factor times a sum to a row. 0 added: no -0 where nothing was summed. */
+template <typename T>
+DEVICE void store_gradient(const lane_rows &rows, int32_t row, const float (&sum)[8], float factor)
+{
+    float out[8];
+    UNROLL for (int n = 0; n < 8; ++n) out[n] = factor * sum[n] + 0.0f;
+    store_row<T>(rows, row, out);
+}
+
+template <typename T, int DIM>
+KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_sizes sizes)
+{
+    STATIC_SHARED(team_sums<DIM>, sums);
+    DYNAMIC_SHARED(shared, 16);
+    const forward_params &f = p.forward;
+    const uint32_t group = static_cast<uint32_t>(f.group), heads = static_cast<uint32_t>(f.num_heads_q) / group;
+    const uint32_t item = find_item(f, ALONE<DIM>);
+    if (item >= static_cast<uint32_t>(f.batch) * heads) return;
+    const uint32_t b = item / heads, head_kv = item % heads, first_head = head_kv * group;
+    const sequence s = find_sequence(f, b);
+    if (!is_ours(f, s)) return;
+    const team t = find_team(f, s, ALONE<DIM>);
+    if (t.rank < 0) return;
+    const item_memory memory = find_memory<DIM>(shared, sizes, f.group, is_packed(f, ALONE<DIM>));
+    const team_keys keys = find_keys<DIM>(f, s, t);
+    char *const kept = sizes.kept > 0 ? memory.k : nullptr;
+    const lane_rows k = rows_of<DIM>(f.k, b, s.first_k, head_kv, f.head_dim);
+
+    float q[8], dout[8]; /* of the last head that was asked for */
+    ROLLED for (uint32_t n = 0; n < group; ++n) {
+        const uint32_t head = first_head + n;
+        const lane_rows dq_rows = rows_of<DIM>(p.dq, b, s.first_q, head, f.head_dim);
+        const float zeros[8] = {};
+        for (int32_t row = s.used_q + t.rank; row < s.seqlen_q; row += t.warps)
+            if (lane() < LANES<DIM>) store_row<T>(dq_rows, row, zeros);
+        if (s.used_q == 0) continue;
+
+        load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, head, f.head_dim));
+        load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, head, f.head_dim_v));
+        const head_terms h = {head, memory.weights + n * sizes.room, memory.ds + n * sizes.room,
+                              load_scalar(f.lse, s, b, 0, head) * LOG2_E, load_scalar(p.dlse, s, b, 0, head)};
+        const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
+        find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
+        float delta = sum_of_warp(find_weights<DIM>(p, s, h, memory.p, b, keys));
+        if (t.warps > 1) {
+            if (lane() == 0) sums.delta[t.rank] = delta;
+            sync_threads();
+            delta = sums.delta[0];
+            UNROLL for (int w = 1; w < WARPS; ++w) delta += sums.delta[w];
+        }
+        find_ds<DIM>(h, memory.p, delta, keys);
+        float dq[8] = {};
+        sum_dq<T, DIM>(dq, h, kept, k, keys);
+        if (t.warps > 1) {
+            give_part<DIM>(sums.dq, t, dq);
+            sync_threads();
+            if (t.rank == 0) take_parts<DIM>(dq, sums.dq);
+        }
+        if (t.rank == 0 && lane() < LANES<DIM>) store_gradient<T>(dq_rows, 0, dq, f.softmax_scale);
+    }
+
+    /* Of every key in memory: zeros where nobody sees it. */
+    const lane_rows dk_rows = rows_of<DIM>(p.dk, b, s.first_k, head_kv, f.head_dim);
+    const lane_rows dv_rows = rows_of<DIM>(p.dv, b, s.first_k, head_kv, f.head_dim_v);
+    const int32_t lane_row = static_cast<int32_t>(lane()) / LANES<DIM>;
+    for (int32_t key = t.rank * BLOCK<DIM>; key < s.seqlen_k; key += keys.step)
+        ROLLED for (int32_t row = key + lane_row; row < key + BLOCK<DIM> && row < s.seqlen_k; row += ROWS<DIM>) {
+            float dk[8] = {}, dv[8] = {};
+            const bool is_inside = row >= keys.seen.first && row < keys.seen.last;
+            ROLLED for (uint32_t n = 0; n < group && is_inside; ++n) {
+                const float weight = memory.weights[n * sizes.room + row], ds = memory.ds[n * sizes.room + row];
+                if (bits_of(weight) == HIDDEN) continue;
+                if (group > 1) {
+                    load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, first_head + n, f.head_dim));
+                    load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, first_head + n, f.head_dim_v));
+                }
+                UNROLL for (int x = 0; x < 8; ++x) {
+                    dk[x] = fma_rn(ds, q[x], dk[x]);
+                    dv[x] = fma_rn(weight, dout[x], dv[x]);
+                }
+            }
+            store_gradient<T>(dk_rows, row, dk, f.softmax_scale);
+            store_gradient<T>(dv_rows, row, dv, 1);
+        }
+}
+
+template <typename T, int DIM>
+int launch(const backward_params &p, void *stream)
+{
+    const forward_params &f = p.forward;
+    const bool packed = f.seqlen_k <= ALONE<DIM>;
+    const int32_t items = packed ? WARPS : 1, room = (f.seqlen_k < MOST_KEYS ? f.seqlen_k + 3 : MOST_KEYS) / 4 * 4;
+    const int32_t kept = room * DIM * 2 * items <= MOST_KEPT ? room * DIM * 2 : 0;
+    const item_sizes sizes = {room, kept, kept + (2 * f.group + 1) * room * static_cast<int32_t>(sizeof(float))};
+    const launch_shape shape = shape_of(f, f.batch * f.num_heads_q / f.group, ALONE<DIM>,
+                                        static_cast<size_t>(sizes.all) * static_cast<size_t>(items), 4);
+    return LAUNCH((cls_backward_kernel<T, DIM>), shape, stream, p, sizes);
+}
+
+template <typename T>
+int launch_width(const backward_params &p, void *stream)
+{
+    const forward_params &f = p.forward;
+    const int widest = f.head_dim > f.head_dim_v ? f.head_dim : f.head_dim_v;
+    if (widest <= 32) return launch<T, 32>(p, stream);
+    if (widest <= 64) return launch<T, 64>(p, stream);
+    if (widest <= 128) return launch<T, 128>(p, stream);
+    return launch<T, 256>(p, stream);
+}
+
+} // namespace
+
+extern "C" int KERNEL_SYMBOL(cls_backward)(const struct backward_params *p, void *stream)
+{
+    if (p->forward.batch == 0 || (p->forward.seqlen_q == 0 && p->forward.seqlen_k == 0)) return 0;
+    if (p->forward.q.dtype == ATTEST_FP16) return launch_width<f16>(*p, stream);
+    return launch_width<bf16>(*p, stream);
+}
