@@ -1,7 +1,8 @@
 /* tiles.h - tiles of 16-bit numbers in shared memory, as matrices of a warp read them.
  *
  * A tile has rows of DIM numbers, 16 bytes of a row are a chunk, and chunk c of row r lies at place c ^ (r % 8) of its
- * row: then eight rows of one chunk lie in different banks, which is what ldmatrix reads at once.
+ * row: then eight rows of one chunk lie in different banks, which is what ldmatrix reads at once. Of rows of 32 or 16
+ * numbers two or four share the banks' 128 bytes: c ^ (r / 2 % 4), c ^ (r / 4 % 2).
  *
  * Fragments are those of device/mma.h, g = lane / 4, t = lane % 4. */
 #ifndef ATTEST_KERNELS_TILES_H
@@ -14,7 +15,8 @@
 template <int DIM>
 DEVICE unsigned tile_offset(unsigned row, unsigned x)
 {
-    return row * DIM + (x ^ row % 8 * 8);
+    const unsigned swizzle = DIM >= 64 ? row % 8 : row / (DIM < 64 ? 64 / DIM : 1) % (DIM / 8);
+    return row * DIM + (x ^ swizzle * 8);
 }
 
 /* Eight numbers of a row that may end before them or be misaligned. */
@@ -37,14 +39,14 @@ DEVICE void store_eight(const row_tensor &t, const row_pointer &row, unsigned x,
         if (static_cast<int>(x) + n < row.length) to[n] = from[n];
 }
 
-/* Rows first .. first + count - 1 of t into a tile of ROWS, by all THREADS of the CTA; what is past `count` rows or
- * `length` features becomes zero, and is not read. Copies are asynchronous: wait for them. */
+/* Rows first .. first + count - 1 of t into a tile of ROWS, by THREADS, of which this one is `thread`; what is past
+ * `count` rows or `length` features becomes zero, and is not read. Copies are asynchronous: wait for them. */
 template <int ROWS, int DIM, int THREADS>
 DEVICE void load_tile(uint16_t *tile, const row_tensor &t, int64_t b, int64_t first, int count, int64_t head,
-                      int length)
+                      int length, unsigned thread = thread_x())
 {
     constexpr unsigned CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
-    const unsigned x = thread_x() % CHUNKS * 8, begin = thread_x() / CHUNKS;
+    const unsigned x = thread % CHUNKS * 8, begin = thread / CHUNKS;
     const int left = count - static_cast<int>(begin);
     row_pointer row = row_of(t, b, first + begin, head, length);
     const int64_t step = STEP * t.seqlen * 2;

@@ -6,6 +6,7 @@ struct kernel_launchers kernels_sim_poly(void)
     struct kernel_launchers out = {{NULL}, {NULL}, NULL, NULL};
 #define POLYNOMIAL(kernel) kernels_replace(&out, #kernel, (kernel_launcher *)kernel##_sim_poly)
     POLYNOMIAL(forward), POLYNOMIAL(forward_fp32), POLYNOMIAL(backward), POLYNOMIAL(backward_fp32);
+    POLYNOMIAL(short_backward);
     POLYNOMIAL(merge), POLYNOMIAL(merge_backward);
 #undef POLYNOMIAL
     return out;
