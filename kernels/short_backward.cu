@@ -1,6 +1,6 @@
 /* short_backward.cu - attention backward of short sequences: dq, dk and dv in one launch, 16-bit tensors.
  *
- *     ds = p (dp - delta),  delta = sum of p dp over keys
+ *     ds = p (dp - delta),  delta = sum of p dp over keys, unless it is given
  *     dq = scale ds k,  dk = scale ds^T q,  dv = (m p)^T dout
  *
  * Takes fp16 and bf16, sequences of at most 64 query rows and 64 keys in use, and of lib/contract.md what has no block
@@ -33,7 +33,7 @@ struct short_shape {
     static constexpr bool PLAIN = IS_PLAIN;
     static constexpr int WARPS = KEYS / 16, THREADS = 32 * WARPS;
     static constexpr int CTAS = (PLAIN ? 512 : 256) / THREADS; /* on an SM: 128 or 255 registers for a thread */
-    static constexpr int SLICE = DIM < 64 ? DIM : 64;          /* features of a result at a time */
+    static constexpr int SLICE = DIM < 64 ? DIM : 64, SLICE_Q = 32; /* features of dk and dv, of dq at a time */
     static constexpr int TILE = KEYS * DIM, PART = KEYS * 16;
     /* In shared memory: four tiles; in place of the last two, high and low parts of p and ds. */
     static constexpr int NUMBERS = 2 * TILE + 2 * (TILE > 2 * KEYS * KEYS ? TILE : 2 * KEYS * KEYS);
@@ -125,20 +125,29 @@ DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dro
     }
 }
 
-/* dp to ds, with delta of the unrounded p and dp. */
+/* Of rows g and g + 8, from the unrounded p and dp. */
 template <bool FULL, int KEYS>
-DEVICE void find_ds(const row_pairs<KEYS> &p, row_pairs<KEYS> &dp)
+DEVICE void find_delta(float (&delta)[2], const row_pairs<KEYS> &p, const row_pairs<KEYS> &dp)
 {
-    float delta[2][2] = {};
-    UNROLL for (int n = 0; n < KEYS / 8; ++n)
-        UNROLL for (int e = 0; e < 4; ++e)
-            if (FULL || is_seen(p.at[n][e]))
-                delta[e / 2][e % 2] = fma_rn(p.at[n][e], dp.at[n][e], delta[e / 2][e % 2]);
-    UNROLL for (int half = 0; half < 2; ++half) delta[half][0] = sum_of_quad(delta[half][0] + delta[half][1]);
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float sum[2] = {0, 0};
+        UNROLL for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const float weight = p.at[n][2 * half + e];
+                if (FULL || is_seen(weight)) sum[e] = fma_rn(weight, dp.at[n][2 * half + e], sum[e]);
+            }
+        delta[half] = sum_of_quad(sum[0] + sum[1]);
+    }
+}
+
+/* dp to ds. */
+template <bool FULL, int KEYS>
+DEVICE void find_ds(row_pairs<KEYS> &dp, const row_pairs<KEYS> &p, const float (&delta)[2])
+{
     UNROLL for (int n = 0; n < KEYS / 8; ++n)
         UNROLL for (int e = 0; e < 4; ++e) {
-            float &value = dp.at[n][e];
-            value = FULL || is_seen(p.at[n][e]) ? p.at[n][e] * (value - delta[e / 2][0]) : 0;
+            const float weight = p.at[n][e];
+            dp.at[n][e] = FULL || is_seen(weight) ? weight * (dp.at[n][e] - delta[e / 2]) : 0;
         }
 }
 
@@ -198,7 +207,7 @@ struct result_rows {
     row_pointer first;
     int count;      /* of them that there are */
     float factor;   /* of their sums */
-    uint16_t *tile; /* 16 rows of a slice in shared memory, free */
+    uint16_t *tile; /* 16 rows of as many features as are summed at a time, in shared memory */
 };
 
 /* Where a thread keeps sums of dk and dv from head to head of a group. */
@@ -221,19 +230,27 @@ DEVICE void store_sums(const result_rows &to, const float (&sum)[FEATURES / 8][4
                 pack<T>(to.factor * pair[0], to.factor * pair[1]);
         }
     sync_warp(FULL_WARP);
+    const int64_t step = to.t.seqlen * 2;
     row_pointer row = to.first;
-    row.data += begin * to.t.seqlen * 2;
-    UNROLL for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * to.t.seqlen * 2)
-        if (static_cast<int>(begin + r) < to.count)
-            store_eight(to.t, row, x + chunk, &to.tile[tile_offset<FEATURES>(begin + r, chunk)]);
+    row.data += begin * step;
+    const int left = to.count - static_cast<int>(begin);
+    if (to.t.by_eight && x + static_cast<int>(chunk) + 8 <= row.length) {
+        row.data += 2 * (x + static_cast<int>(chunk));
+        UNROLL for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
+            if (static_cast<int>(r) < left)
+                store_global_16(row.data, load_16<sixteen_bytes>(&to.tile[tile_offset<FEATURES>(begin + r, chunk)]));
+    } else {
+        ROLLED for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
+            if (static_cast<int>(r) < left)
+                store_eight(to.t, row, x + chunk, &to.tile[tile_offset<FEATURES>(begin + r, chunk)]);
+    }
 }
 
 /* Features of a result: sums of w times `rows`. SELECT: over those that `seen` has not as UNSEEN, a few at a time. */
-template <typename T, typename shape, bool SELECT>
+template <typename T, typename shape, bool SELECT, int FEATURES>
 DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features)
 {
-    constexpr int FEATURES = SELECT ? 16 : shape::SLICE;
     const int last = features.last < to.first.length ? features.last : to.first.length;
     ROLLED for (int x = features.first; x < last; x += FEATURES) {
         quad *const kept = group.sums + (x - features.first) / 8 * shape::THREADS + thread_x();
@@ -263,13 +280,13 @@ DEVICE void find_result(const result_rows &to, const group_sums &group, const we
 }
 
 /* CUT: not every row sees every key, so that a NaN among `rows` may not be felt by all. */
-template <typename T, typename shape>
+template <typename T, typename shape, int FEATURES>
 DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features, bool cut)
 {
     if (cut && !is_tile_finite<T, shape::KEYS, shape::DIM>(rows))
-        find_result<T, shape, true>(to, group, w, seen, rows, features);
-    else find_result<T, shape, false>(to, group, w, seen, rows, features);
+        find_result<T, shape, true, 16>(to, group, w, seen, rows, features);
+    else find_result<T, shape, false, FEATURES>(to, group, w, seen, rows, features);
 }
 
 /* Zeros to rows first .. last - 1 of a sequence, of one head, by the whole CTA. */
@@ -284,6 +301,29 @@ DEVICE void clear_rows(const row_tensor &t, int64_t b, int64_t sequence_first, i
         store_eight(t, row_of(t, b, sequence_first + r, head, length), x, zeros);
 }
 
+/* What one thread finds out for all: a sequence and a KV head, in shared memory. */
+struct alignas(16) item_card {
+    int64_t b, head_kv;
+    sequence s;
+    interval features; /* of dq, dk and dv that this CTA computes */
+    bool is_ours;
+    bool is_cut; /* not every row sees every key */
+};
+
+template <typename shape>
+DEVICE item_card find_card(const forward_params &f)
+{
+    const int parts = f.group > 1 ? shape::GROUP_PARTS : 1, part = static_cast<int>(block_x()) % parts;
+    item_card out = {};
+    out.b = static_cast<int64_t>(block_z()) * grid_y() + block_y(), out.head_kv = block_x() / parts;
+    if (out.b >= f.batch) return out;
+    out.s = find_sequence(f, out.b);
+    out.features = {part * shape::DIM / parts, (part + 1) * shape::DIM / parts};
+    out.is_ours = is_ours(f, out.s);
+    out.is_cut = !shape::PLAIN || !contains(keys_of_rows(f, out.s, 0, out.s.used_q).all, 0, out.s.used_k);
+    return out;
+}
+
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 template <typename T, typename shape>
@@ -294,19 +334,17 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
     DYNAMIC_SHARED(shared, 16);
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + TILE, *const k = dout + TILE;
     uint16_t *const v = k + TILE, *const parts_p = k, *const parts_ds = k + 2 * KEYS * KEYS; /* once k and v are free */
-    quad *const sums = reinterpret_cast<quad *>(q + shape::NUMBERS);
+    item_card *const card = reinterpret_cast<item_card *>(q + shape::NUMBERS);
+    quad *const sums = reinterpret_cast<quad *>(card + 1);
 
-    const int64_t b = static_cast<int64_t>(block_z()) * grid_y() + block_y();
-    const int group_parts = f.group > 1 ? shape::GROUP_PARTS : 1, part = static_cast<int>(block_x()) % group_parts;
-    const int64_t head_kv = block_x() / group_parts;
-    if (b >= f.batch) return;
-    const sequence s = find_sequence(f, b);
-    if (!is_ours(f, s)) return;
-    interval features = {0, DIM};
-    if (group_parts > 1) features = {part * shape::GROUP_FEATURES, (part + 1) * shape::GROUP_FEATURES};
+    if (thread_x() == 0) *card = find_card<shape>(f);
+    sync_threads();
+    if (!card->is_ours) return;
+    const sequence &s = card->s;
+    const int64_t &b = card->b, &head_kv = card->head_kv;
+    const bool is_cut = card->is_cut;
 
     const unsigned own = warp(), row = 16 * own, g = lane() / 4; /* its first row, and its first key */
-    const bool is_cut = !shape::PLAIN || !contains(keys_of_rows(f, s, 0, s.used_q).all, 0, s.used_k);
     const int32_t lane_row = static_cast<int32_t>(row + g);
     uint16_t *const part_tile = parts_p + own * 2 * shape::PART; /* of p of its keys */
 
@@ -319,9 +357,10 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         if (own == 3 % shape::WARPS)
             load_tile<KEYS, DIM, 32>(v, f.v, b, s.first_k, s.used_k, head_kv, f.head_dim_v, lane());
         float lse[2] = {0, 0};
+        const row_pointer lse_row = row_of(f.lse, b, s.first_q + lane_row, head, 1);
         UNROLL for (int half = 0; half < 2; ++half)
             if (lane_row + 8 * half < s.used_q)
-                lse[half] = load_scalar(f.lse, s, b, lane_row + 8 * half, head) * LOG2_E;
+                lse[half] = reinterpret_cast<const float *>(lse_row.data)[8 * half * f.lse.seqlen] * LOG2_E;
         cp_async_wait_all();
         sync_threads(); /* the tiles are complete */
 
@@ -330,19 +369,26 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         sync_threads(); /* v is free */
         uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
         const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
-        if (shape::PLAIN && !is_cut && s.used_q == KEYS && s.used_k == KEYS) {
+        const bool is_full = shape::PLAIN && !is_cut && s.used_q == KEYS && s.used_k == KEYS;
+        uint32_t dropped[2] = {0, 0};
+        float delta[2];
+        if (is_full) {
             find_plain_weights<true, KEYS>(weights, {}, terms.c, lse);
-            find_ds<true, KEYS>(weights, ds);
+            find_delta<true, KEYS>(delta, weights, ds);
         } else {
             const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
-            uint32_t dropped[2] = {0, 0};
+            float *const scores = reinterpret_cast<float *>(row_tile);
             if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
-            else
-                find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row,
-                                   reinterpret_cast<float *>(row_tile));
-            find_ds<false, KEYS>(weights, ds);
-            if (!shape::PLAIN) drop_weights<KEYS>(weights, dropped);
+            else find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
+            find_delta<false, KEYS>(delta, weights, ds);
         }
+        if (p.delta.data != nullptr)
+            UNROLL for (int half = 0; half < 2; ++half)
+                if (lane_row + 8 * half < s.used_q)
+                    delta[half] = load_scalar(p.delta, s, b, lane_row + 8 * half, head);
+        if (is_full) find_ds<true, KEYS>(ds, weights, delta);
+        else find_ds<false, KEYS>(ds, weights, delta);
+        if (!shape::PLAIN) drop_weights<KEYS>(weights, dropped);
         weight_parts<KEYS> of_p, of_ds;
         split<T, KEYS>(of_p, weights);
         split<T, KEYS>(of_ds, ds);
@@ -350,7 +396,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         const int rows = s.used_q - static_cast<int>(row), keys = s.used_k - static_cast<int>(row);
         const result_rows dq = {p.dq, row_of(p.dq, b, s.first_q + row, head, f.head_dim), rows, f.softmax_scale,
                                 row_tile};
-        find_result<T, shape>(dq, {sums, true, true}, of_ds, of_p.high, k, features, is_cut);
+        find_result<T, shape, shape::SLICE_Q>(dq, {sums, true, true}, of_ds, of_p.high, k, card->features, is_cut);
         sync_threads(); /* k and the rows' tiles are free */
         store_parts<shape>(parts_p, of_p, row);
         store_parts<shape>(parts_ds, of_ds, row);
@@ -359,18 +405,18 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         const group_sums of_dv = {sums, n == 0, n == f.group - 1};
         const group_sums of_dk = {sums + shape::GROUP_SUMS / 8, n == 0, n == f.group - 1};
         load_parts<shape>(of_p, part_tile);
-        load_parts<shape>(of_ds, part_tile + (parts_ds - parts_p));
         const result_rows dv = {p.dv, row_of(p.dv, b, s.first_k + row, head_kv, f.head_dim_v), keys,
                                 f.dropout_multiplier, part_tile};
-        find_result<T, shape>(dv, of_dv, of_p, of_p.high, dout, features, is_cut);
+        find_result<T, shape, shape::SLICE>(dv, of_dv, of_p, of_p.high, dout, card->features, is_cut);
+        load_parts<shape>(of_ds, part_tile + (parts_ds - parts_p));
         const result_rows dk = {p.dk, row_of(p.dk, b, s.first_k + row, head_kv, f.head_dim), keys, f.softmax_scale,
                                 part_tile};
-        find_result<T, shape>(dk, of_dk, of_ds, of_p.high, q, features, is_cut);
-        if (part == 0 && s.used_q < s.seqlen_q)
+        find_result<T, shape, shape::SLICE>(dk, of_dk, of_ds, of_p.high, q, card->features, is_cut);
+        if (card->features.first == 0 && s.used_q < s.seqlen_q)
             clear_rows<shape>(p.dq, b, s.first_q, s.used_q, s.seqlen_q, head, f.head_dim);
         if (n < f.group - 1) sync_threads(); /* all tiles are free */
     }
-    if (part != 0 || s.used_k == s.seqlen_k) return;
+    if (card->features.first != 0 || s.used_k == s.seqlen_k) return;
     clear_rows<shape>(p.dk, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim);
     clear_rows<shape>(p.dv, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim_v);
 }
@@ -384,7 +430,8 @@ int launch(const backward_params &p, void *stream)
     const forward_params &f = p.forward;
     const int64_t heads_kv = f.num_heads_q / f.group * (f.group > 1 ? shape::GROUP_PARTS : 1);
     const unsigned y = static_cast<unsigned>(f.batch < 65535 ? f.batch : 65535);
-    const size_t bytes = shape::NUMBERS * sizeof(uint16_t) + (f.group > 1 ? shape::GROUP_SUMS * sizeof(float) : 0);
+    const size_t sums = f.group > 1 ? shape::GROUP_SUMS * sizeof(float) : 0;
+    const size_t bytes = shape::NUMBERS * sizeof(uint16_t) + sizeof(item_card) + sums;
     const launch_shape grid = {{static_cast<unsigned>(heads_kv), y, static_cast<unsigned>((f.batch + y - 1) / y)},
                                {shape::THREADS, 1, 1}, {1, 1, 1}, bytes, shape::THREADS, shape::CTAS};
     return LAUNCH((short_backward_kernel<T, shape>), grid, stream, p);
