@@ -27,7 +27,7 @@ sub expanded {
 sub narrowed {
     my ($code, $name, $kernel) = @_;
     $code =~ s/\b(launch\w*<(?:T, )?)(?:128|256)\b/${1}64/g or return $code;
-    my $of = $kernel =~ /^backward/ ? 'p->forward' : '(*p)';
+    my $of = $kernel =~ /backward/ ? 'p->forward' : '(*p)';
     my $is_wide = "$of.head_dim > 64 || $of.head_dim_v > 64";
     my $itself = "KERNEL_SYMBOL($kernel)";
     $code =~ s{^extern "C" int KERNEL_SYMBOL\($name\)(\(.*\))\n\{\n}
