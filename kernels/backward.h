@@ -1,4 +1,5 @@
-/* backward.h - what the two kernels of backward.cu share: shapes, the workspace, scores, products.
+/* backward.h - what the two kernels of backward.cu share: shapes, the workspace, scores, products. Scores are those of
+ * short_backward.cu, too.
  *
  * A warp owns 16 or 32 neighbouring rows of two tensors. STEP rows of the other side at a time, it takes their products
  * with its own (s and dp), makes weights of them (p and ds), and adds the weighted rows of the other side to sums. */

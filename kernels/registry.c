@@ -98,6 +98,24 @@ static bool backward_takes(const struct attest_problem *p, char *why, size_t byt
     return is_in_reach(p, why, bytes) && has_workspace(p, why, bytes);
 }
 
+static bool short_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const struct attest_tensor *const rows[] = {&p->k, &p->v, &p->dout, &p->dq, &p->dk, &p->dv};
+    static const char *const names[] = {"k", "v", "dout", "dq", "dk", "dv"};
+    if (p->q.dtype != ATTEST_FP16 && p->q.dtype != ATTEST_BF16)
+        return refuse(why, bytes, "q.dtype = %d, but must be fp16 or bf16", p->q.dtype);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i)
+        if (rows[i]->dtype != p->q.dtype)
+            return refuse(why, bytes, "%s.dtype = %d, but must be q.dtype, %d", names[i], rows[i]->dtype, p->q.dtype);
+    if (p->block_mask.dtype != ATTEST_ABSENT) return refuse(why, bytes, "there is a block_mask, but must be none");
+    if (p->softcap != 0) return refuse(why, bytes, "softcap = %g, but must be 0", (double)p->softcap);
+    if (p->has_sink) return refuse(why, bytes, "there is a sink, but must be none");
+    if (p->dbias.dtype != ATTEST_ABSENT) return refuse(why, bytes, "dbias is wanted, but must not be");
+    if (p->dlse.dtype != ATTEST_ABSENT) return refuse(why, bytes, "there is a dlse, but must be none");
+    if (p->external_lse) return refuse(why, bytes, "external_lse = %d, but must be 0", p->external_lse);
+    return is_in_reach(p, why, bytes);
+}
+
 static bool backward_fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return fp32_takes(p, why, bytes) && has_workspace(p, why, bytes);
@@ -132,6 +150,8 @@ const struct forward_kernel forward_kernels[] = {
 
 const struct backward_kernel backward_kernels[] = {
     {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward"},
+    {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
+     "short_backward"},
     {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared"},
     {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
      "backward_fp32"},

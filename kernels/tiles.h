@@ -1,8 +1,8 @@
 /* tiles.h - tiles of 16-bit numbers in shared memory, as matrices of a warp read them.
  *
  * A tile has rows of DIM numbers, 16 bytes of a row are a chunk, and chunk c of row r lies at place c ^ (r % 8) of its
- * row, c ^ (r / 2 % 4) where a row has four: then eight rows of one chunk lie in different banks, which is what ldmatrix
- * reads at once.
+ * row: then eight rows of one chunk lie in different banks, which is what ldmatrix reads at once. Of rows of 32 or 16
+ * numbers two or four share the banks' 128 bytes: c ^ (r / 2 % 4), c ^ (r / 4 % 2).
  *
  * Fragments are those of device/mma.h, g = lane / 4, t = lane % 4. */
 #ifndef ATTEST_KERNELS_TILES_H
@@ -15,7 +15,8 @@
 template <int DIM>
 DEVICE unsigned tile_offset(unsigned row, unsigned x)
 {
-    return row * DIM + (x ^ (DIM < 64 ? row / 2 % 4 * 8 : row % 8 * 8));
+    const unsigned swizzle = DIM >= 64 ? row % 8 : row / (DIM < 64 ? 64 / DIM : 1) % (DIM / 8);
+    return row * DIM + (x ^ swizzle * 8);
 }
 
 /* Eight numbers of a row that may end before them or be misaligned. */
@@ -58,13 +59,13 @@ DEVICE void load_rows(uint16_t *tile, row_pointer row, int64_t step, bool by_eig
     }
 }
 
-/* Rows first .. first + count - 1 of t, by all THREADS of the CTA. */
+/* Rows first .. first + count - 1 of t. */
 template <int ROWS, int DIM, int THREADS>
 DEVICE void load_tile(uint16_t *tile, const row_tensor &t, int64_t b, int64_t first, int count, int64_t head,
-                      int length)
+                      int length, unsigned thread = thread_x())
 {
     load_rows<ROWS, DIM, THREADS>(tile, row_of(t, b, first, head, length), t.seqlen * 2, t.by_eight != 0, count,
-                                  thread_x());
+                                  thread);
 }
 
 /* ---- fragments ------------------------------------------------------------------------------------------------- */

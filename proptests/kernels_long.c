@@ -10,7 +10,10 @@
 /* Beside the features of a case: k and v are negative, so that sums of the bits of a tile tell least of its NaNs. */
 #define NEGATIVE (UINT64_C(1) << NUM_FEATURES)
 
-/* Two query heads to a KV head; as many sequences as KV heads. */
+/* The same of one query head to a KV head. */
+#define NO_GROUP (NEGATIVE << 1)
+
+/* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. */
 static const struct long_case {
     const char *name;
     int64_t num_heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v, window_left, window_right;
@@ -42,6 +45,15 @@ static const struct long_case {
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
     {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
+    {"short, whole tiles", 2, 64, 64, 64, 64, -1, -1, NO_GROUP},
+    {"short, a group", 1, 60, 50, 64, 40, -1, -1, 0},
+    {"short, a mask and dropout", 1, 33, 64, 64, 64, -1, -1, FEATURE(MASK) | FEATURE(DROPOUT)},
+    {"short, biases", 2, 50, 60, 40, 64, -1, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
+    {"short, padded rows", 1, 64, 33, 31, 23, -1, -1, FEATURE(STRIDED) | NO_GROUP},
+    {"short, 32 keys", 2, 32, 32, 32, 32, -1, -1, NO_GROUP},
+    {"short, 32 keys, causal", 1, 30, 25, 64, 64, -1, 0, 0},
+    {"short, width 128", 1, 64, 60, 128, 100, 40, -1, 0},
+    {"short, width 256", 1, 33, 64, 256, 200, -1, 0, 0},
 };
 
 static bool has(const struct long_case *from, uint64_t feature) { return (from->features & feature) != 0; }
@@ -113,7 +125,8 @@ static void lay_out(struct prop_case *c, const struct long_case *from, int32_t d
     *p = (struct attest_problem)ATTEST_PROBLEM_INIT;
     p->device = ATTEST_REFERENCE;
     p->seqlen_q = from->seqlen_q, p->seqlen_k = from->seqlen_k;
-    p->batch = p->num_heads_kv = from->num_heads_kv, p->num_heads_q = 2 * from->num_heads_kv;
+    p->batch = p->num_heads_kv = from->num_heads_kv;
+    p->num_heads_q = (has(from, NO_GROUP) ? 1 : 2) * from->num_heads_kv;
     p->head_dim = from->head_dim, p->head_dim_v = from->head_dim_v, p->softmax_scale = 0.125f;
     p->window_left = from->window_left, p->window_right = from->window_right, p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = dtype;

@@ -8,6 +8,7 @@ struct kernel_launchers kernels_sim_poly(void)
     POLYNOMIAL(cls_forward), POLYNOMIAL(cls_backward);
     POLYNOMIAL(forward), POLYNOMIAL(forward_fp32), POLYNOMIAL(backward), POLYNOMIAL(backward_fp32);
     POLYNOMIAL(short_forward);
+    POLYNOMIAL(short_backward);
     POLYNOMIAL(merge), POLYNOMIAL(merge_backward);
 #undef POLYNOMIAL
     return out;

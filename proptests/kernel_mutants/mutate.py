@@ -30,6 +30,7 @@ SOURCES = {
     "cls_backward.cu": ["cls_backward"],
     "dbias.cu": ["dbias"],
     "dsink.cu": ["dsink"],
+    "short_backward.cu": ["short_backward"],
     "merge.cu": ["merge"],
     "merge_backward.cu": ["merge_backward"],
     "backward.h": ["backward"],
@@ -38,7 +39,7 @@ SOURCES = {
     "gradients.h": ["dsink", "dbias", "backward_fp32", "backward"],
     "scores.h": ["forward_fp32", "dbias", "backward_fp32", "forward"],
     "states.h": ["merge", "merge_backward"],
-    "tiles.h": ["forward", "backward"],
+    "tiles.h": ["forward", "backward", "short_backward"],
 }
 CALLERS = {"dbias": "backward_fp32", "dsink": "backward_fp32"}  # of launchers that kernels call
 
