@@ -1,6 +1,7 @@
 """Kernel sources for both machines: nvcc for the chip, g++ for the simulated GPU.
 
-    kernel_library(name, srcs, hdrs, deps)  both machines; NAME_poly, of tests alone, is the polynomial build
+    kernel_library(name, srcs, hdrs, deps)  both machines; NAME_poly and NAME_cuda_poly, of tests alone, are built with
+                                            polynomials
     cuda_library(name, srcs, hdrs, deps)    the chip alone
     sim_library(name, srcs, hdrs, deps)     the simulated GPU alone
     gpu_bundle(name, programs, run, scripts)
@@ -152,14 +153,17 @@ def sim_library(name, srcs, hdrs = [], deps = [], local_defines = [], copts = []
     )
 
 def kernel_library(name, srcs, hdrs = [], deps = [], **kwargs):
-    """Launchers by all names that KERNEL_SYMBOL makes; those of the chip only where there is nvcc."""
+    """Launchers by all names that KERNEL_SYMBOL makes; those of the chip only where there is nvcc.
+
+    NAME_cuda_poly is not among what NAME_poly brings, nor among //...: it takes as long as NAME_cuda, for one program."""
     for suffix, local_defines in [("", []), ("_poly", ["ATTEST_POLYNOMIAL"])]:
         sim_library(name + "_sim" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
-        cuda_library(name + "_cuda" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
+        tags = ["manual"] if suffix else []
+        cuda_library(name + "_cuda" + suffix, srcs, hdrs, deps, local_defines, tags = tags, **kwargs)
         cc_library(
             name = name + suffix,
             hdrs = hdrs,
-            deps = deps + [":%s_sim%s" % (name, suffix)] + if_cuda([":%s_cuda%s" % (name, suffix)]),
+            deps = deps + [":%s_sim%s" % (name, suffix)] + ([] if suffix else if_cuda([":%s_cuda" % name])),
             **kwargs
         )
 
