@@ -48,7 +48,8 @@ DEVICE team find_team(const forward_params &p, const sequence &s, int alone)
 }
 
 /* On the host. */
-static inline launch_shape shape_of(const forward_params &p, int64_t items, int alone, size_t shared, unsigned min_blocks)
+static inline launch_shape shape_of(const forward_params &p, int64_t items, int alone, size_t shared,
+                                    unsigned min_blocks)
 {
     const int64_t ctas = p.seqlen_k <= alone ? (items + WARPS - 1) / WARPS : items;
     return {{static_cast<unsigned>(ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, shared, THREADS, min_blocks};

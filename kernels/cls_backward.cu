@@ -3,8 +3,8 @@
  *     delta = sum_j p_j dp_j,           dq = softmax_scale sum_j ds_j k_j
  *     dk_j = softmax_scale ds_j q,      dv_j = m p_j dout,     summed over the query heads of a group
  *
- * Takes fp16 and bf16, one format for all tensors, sequences of at most one query row and 512 keys, groups of at most
- * 8 query heads, and every feature of lib/contract.md but dbias, sinks and an external lse: scores.h says what
+ * Takes fp16 and bf16, one format for all tensors, sequences of at most one query row and 512 keys, groups of at most 8
+ * query heads, and every feature of lib/contract.md but dbias, sinks and an external lse: scores.h says what
  * a score is. o and a given delta are not read: delta is summed from p and dp.
  *
  * Grid    x: batch * num_heads_kv items, one a warp where all sequences are short, else one a CTA

@@ -55,7 +55,7 @@ static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
     return is_in_reach(p, why, bytes);
 }
 
-/* One format, so that a row is a matter of one kind of chunk. */
+/* For kernels of one format. */
 static bool is_of(const struct attest_tensor *t, const char *name, int32_t dtype, char *why, size_t bytes)
 {
     return t->dtype == dtype ||

@@ -1,5 +1,5 @@
 /* kernels_nan.c - numbers that are none, or hardly: NaN beside rows that are not used, NaN in gradients, a sink of -inf,
- * a mask of lowest numbers. */
+ * a mask of lowest numbers, NaN in values that dropout drops. */
 #include <math.h>
 
 #include "proptests/kernels.h"
@@ -138,10 +138,28 @@ static int lowest_biases(const struct implementation *self, struct prop_context 
     return TRIAL_PASSES;
 }
 
+/* One query row, and a NaN in feature 0 of one value after the other: all are seen, whichever dropout drops. */
+static int dropped_values_are_felt(const struct implementation *self, struct prop_context *context)
+{
+    static struct head h;
+    for (int key = 0; key < 12; ++key) {
+        prepare(&h, ATTEST_BF16, false);
+        ref_store(ATTEST_BF16, h.rows[R_V], key * DIM, NAN);
+        h.p.seqlen_q = 1, h.p.dropout_p = 0.5f;
+        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "dropped values: %s", attest_last_error());
+        for (int x = 0; x < DIM; ++x)
+            if (isnan(ref_load(ATTEST_BF16, h.rows[R_O], x)) != (x == 0))
+                return fails(context, FAILS_O, "a NaN in v[%d][0]: o[0][%d] = %g", key, x,
+                             ref_load(ATTEST_BF16, h.rows[R_O], x));
+    }
+    return TRIAL_PASSES;
+}
+
 int kernels_nan(const struct implementation *self, struct prop_context *context)
 {
     static int (*const checks[])(const struct implementation *, struct prop_context *) = {
-        unused_rows_are_zero, nan_is_felt_in_gradients, sink_of_nothing, lowest_biases};
+        unused_rows_are_zero, nan_is_felt_in_gradients, sink_of_nothing, lowest_biases, dropped_values_are_felt};
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof checks / sizeof *checks && failure == TRIAL_PASSES; ++i)
         failure = checks[i](self, context);
