@@ -32,7 +32,8 @@ struct short_shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST;
     static constexpr bool PLAIN = IS_PLAIN;
     static constexpr int WARPS = KEYS / 16, THREADS = 32 * WARPS;
-    static constexpr int CTAS = (PLAIN ? 512 : 256) / THREADS; /* on an SM: 128 or 255 registers for a thread */
+    /* On an SM: as many as shared memory has room for, with 128, 168 or 255 registers to a thread. */
+    static constexpr int CTAS = (!PLAIN || DIM > 128 ? 256 : DIM > 64 ? 384 : 512) / THREADS;
     static constexpr int SLICE = DIM < 64 ? DIM : 64, SLICE_Q = 32; /* features of dk and dv, of dq at a time */
     static constexpr int TILE = KEYS * DIM, PART = KEYS * 16;
     /* In shared memory: four tiles; in place of the last two, high and low parts of p and ds. */
