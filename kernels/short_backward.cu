@@ -252,7 +252,9 @@ template <typename T, typename shape, bool SELECT, int FEATURES>
 DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features)
 {
-    const int last = features.last < to.first.length ? features.last : to.first.length;
+    /* Whole slices, so that what one head of a group keeps is what the next one takes. */
+    const int length = (to.first.length + shape::SLICE - 1) / shape::SLICE * shape::SLICE;
+    const int last = features.last < length ? features.last : length;
     ROLLED for (int x = features.first; x < last; x += FEATURES) {
         quad *const kept = group.sums + (x - features.first) / 8 * shape::THREADS + thread_x();
         float sum[FEATURES / 8][4] = {};
