@@ -32,7 +32,8 @@ struct short_shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST;
     static constexpr bool PLAIN = IS_PLAIN;
     static constexpr int WARPS = KEYS / 16, THREADS = 32 * WARPS;
-    static constexpr int CTAS = (PLAIN ? 512 : 256) / THREADS; /* on an SM: 128 or 255 registers for a thread */
+    /* On an SM: as many as shared memory has room for, with 128, 168 or 255 registers to a thread. */
+    static constexpr int CTAS = (!PLAIN || DIM > 128 ? 256 : DIM > 64 ? 384 : 512) / THREADS;
     static constexpr int SLICE = DIM < 64 ? DIM : 64, SLICE_Q = 32; /* features of dk and dv, of dq at a time */
     static constexpr int TILE = KEYS * DIM, PART = KEYS * 16;
     /* In shared memory: four tiles; in place of the last two, high and low parts of p and ds. */
@@ -251,7 +252,9 @@ template <typename T, typename shape, bool SELECT, int FEATURES>
 DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features)
 {
-    const int last = features.last < to.first.length ? features.last : to.first.length;
+    /* Whole slices, so that what one head of a group keeps is what the next one takes. */
+    const int length = (to.first.length + shape::SLICE - 1) / shape::SLICE * shape::SLICE;
+    const int last = features.last < length ? features.last : length;
     ROLLED for (int x = features.first; x < last; x += FEATURES) {
         quad *const kept = group.sums + (x - features.first) / 8 * shape::THREADS + thread_x();
         float sum[FEATURES / 8][4] = {};
