@@ -2,6 +2,7 @@
 #include "kernels/cuda.h"
 
 #include <cuda_runtime.h>
+#include <limits.h>
 
 #include "kernels/device/launch.h"
 
@@ -20,6 +21,14 @@ int cuda_enter(int ordinal, int *previous)
 {
     const cudaError_t error = cudaGetDevice(previous);
     return error != cudaSuccess ? error : set_device(ordinal);
+}
+
+int cuda_shared_bytes(int ordinal)
+{
+    int bytes;
+    if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal) == cudaSuccess) return bytes;
+    cudaGetLastError();
+    return INT_MAX;
 }
 
 int cuda_leave(int previous) { return set_device(previous); }

@@ -10,6 +10,9 @@ extern "C" {
 int cuda_enter(int ordinal, int *previous);
 int cuda_leave(int previous);
 
+/* Bytes of shared memory that a CTA can have there; INT_MAX where it cannot be asked: the launch will say why. */
+int cuda_shared_bytes(int ordinal);
+
 /* One sentence. */
 const char *cuda_error_text(int code);
 

@@ -42,11 +42,24 @@ static bool forward_takes(const struct attest_problem *p, char *why, size_t byte
     return is_in_reach(p, why, bytes);
 }
 
-/* Rows and keys by the plan: at most what one CTA holds. */
 static bool short_forward_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->o.dtype == ATTEST_FP32) return refuse(why, bytes, "o.dtype = fp32, but must be fp16 or bf16");
     return forward_takes(p, why, bytes);
+}
+
+/* Of 128 rows, wider heads do not fit into the shared memory that every GPU has. */
+static bool short_forward_128_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    if (widest > 128) return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 128", (long long)widest);
+    return short_forward_takes(p, why, bytes);
+}
+
+static bool short_forward_64_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (short_forward_128_takes(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward has 128 rows");
+    return short_forward_takes(p, why, bytes);
 }
 
 static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
@@ -142,7 +155,8 @@ static size_t no_bytes(const struct attest_problem *p)
 
 const struct forward_kernel forward_kernels[] = {
     {"cls_forward", cls_forward_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward"},
-    {"short_forward", short_forward_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward"},
+    {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward"},
+    {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward"},
     {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward"},
     {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32"},
     {0},
@@ -151,7 +165,7 @@ const struct forward_kernel forward_kernels[] = {
 const struct backward_kernel backward_kernels[] = {
     {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward"},
     {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
-     "short_backward"},
+     "short_backward", 163 * 1024},
     {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared"},
     {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
      "backward_fp32"},

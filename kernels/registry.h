@@ -40,6 +40,7 @@ struct backward_kernel {
     backward_launcher *sim, *cuda;
     struct lengths most;
     const char *shared_recipe;
+    int shared_bytes; /* that a CTA must be able to have: left out on GPUs that have less. What any has: 0 */
 };
 
 struct merge_kernel {

@@ -2,8 +2,8 @@
  *
  *     o = softmax(scores over visible keys) v,   lse = ln(sum of exp over visible keys)
  *
- * Takes fp16 and bf16, at most 128 rows and keys in use, and every feature of lib/contract.md: scores.h says what a
- * score is. Memory is what such problems wait for: every byte is read once and written once, and arithmetic has time to
+ * Takes fp16 and bf16, at most 128 rows and keys in use, of heads of more than 128 features 64, and every feature of
+ * lib/contract.md: scores.h says what a score is. Memory is what such problems wait for: every byte is read once and written once, and arithmetic has time to
  * keep what 16 bits lose of p, in a second number of 16 bits.
  *
  * Grid    x: as many CTAs as the GPU holds at once; each takes one problem, a sequence and query head, after another
@@ -39,8 +39,8 @@ struct shape {
     static constexpr int REGISTERS = DIM <= 64 ? 128 : DIM <= 128 ? 168 : 255; /* at most, of a thread */
     static constexpr int MIN_BLOCKS = 65536 / REGISTERS / THREADS > 1 ? 65536 / REGISTERS / THREADS : 1;
     static constexpr int NUMBERS = 3 * KEYS * DIM; /* of q, k and v of a problem in shared memory */
-    static constexpr int STAGES = KEYS * DIM <= 128 * 128 ? 2 : 1, CARDS = STAGES + 1;
     static constexpr int STAGE_BYTES = PROBLEMS * NUMBERS * 2;
+    static constexpr int STAGES = STAGE_BYTES <= 48 * 1024 ? 2 : 1, CARDS = STAGES + 1; /* most GPUs have 99 KB */
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + CARDS * PROBLEMS * static_cast<int>(sizeof(card));
 };
 
@@ -211,7 +211,7 @@ int launch_width(const forward_params &p, void *stream)
         if (widest <= 32) return launch<T, 32, KEYS, PLAIN>(p, stream);
     if (widest <= 64) return launch<T, 64, KEYS, PLAIN>(p, stream);
     if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
-    return launch<T, 256, KEYS, PLAIN>(p, stream);
+    return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* of more than 64 rows none is wider */
 }
 
 /* The maximum of plain scores is c times that of the dot products: c may not be negative. */

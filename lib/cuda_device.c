@@ -13,6 +13,8 @@ bool attest_check_cuda(void)
 
 #ifdef ATTEST_WITH_CUDA
 
+int attest_cuda_shared_bytes(int32_t ordinal) { return cuda_shared_bytes(ordinal); }
+
 /* Whether a call that returned `code` was accepted. */
 static bool is_accepted(int code)
 {
@@ -63,6 +65,12 @@ bool attest_cuda_merge_backward(const struct attest_merge_backward_args *a, void
 }
 
 #else
+
+int attest_cuda_shared_bytes(int32_t ordinal)
+{
+    (void)ordinal;
+    return 0;
+}
 
 bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_forward_args *a, void *stream)
 {

@@ -1,6 +1,7 @@
 /* plan.c - from a problem to a plan. */
 #include "lib/plan.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,12 @@ static void add_share(struct attest_pass_plan *pass, const char *kernel, struct 
     pass->most[pass->num_kernels++] = most;
 }
 
+/* The simulated GPU is asked when it runs: its generations have as much as any kernel needs. */
+static int shared_bytes_of(const struct attest_problem *p)
+{
+    return p->device == ATTEST_CUDA ? attest_cuda_shared_bytes(p->device_ordinal) : INT_MAX;
+}
+
 /* The first of the table that has the whole problem, and those before it that have a share. */
 static bool pick_forward(struct attest_plan *plan)
 {
@@ -63,8 +70,9 @@ static bool pick_backward(struct attest_plan *plan)
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->backward_pass;
     char why[256] = "there is none";
+    const int shared_bytes = shared_bytes_of(p);
     for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
-        if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
+        if (k->shared_bytes > shared_bytes || !has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
         const size_t bytes = round_up(k->workspace_bytes(p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
         plan->backward[pass->num_kernels] = k;

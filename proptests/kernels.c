@@ -10,12 +10,14 @@
 
 bool kernels_replace(struct kernel_launchers *launchers, const char *kernel, kernel_launcher *launcher)
 {
+    bool found = false; /* maybe several times, with lengths of its own each */
     for (int i = 0; forward_kernels[i].name != NULL; ++i)
         if (strcmp(kernel, forward_kernels[i].name) == 0)
-            return launchers->forward[i] = (forward_launcher *)launcher, true;
+            launchers->forward[i] = (forward_launcher *)launcher, found = true;
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
         if (strcmp(kernel, backward_kernels[i].name) == 0)
-            return launchers->backward[i] = (backward_launcher *)launcher, true;
+            launchers->backward[i] = (backward_launcher *)launcher, found = true;
+    if (found) return true;
     if (strcmp(kernel, merge_kernel.name) == 0) return launchers->merge = (merge_launcher *)launcher, true;
     if (strcmp(kernel, merge_backward_kernel.name) == 0)
         return launchers->merge_backward = (merge_backward_launcher *)launcher, true;
