@@ -35,6 +35,7 @@ static const struct long_case {
     {"one query, a sink", 2, 1, 500, 40, 64, 470, 0, FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SINK)},
     {"one query, biases", 2, 1, 200, 64, 64, 150, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
     {"one query, padded rows", 1, 1, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
+    {"one query, rows not used", 2, 3, 200, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
     {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
@@ -47,6 +48,16 @@ static struct attest_score_tensor scores_of(int32_t dtype)
     return (struct attest_score_tensor){.dtype = dtype, .seqlen_q = 1, .seqlen_k = 1}; /* one for all heads */
 }
 
+/* One query row, or none, and half of the keys. */
+static void use_one_query(struct prop_case *c)
+{
+    struct attest_problem *p = &c->p;
+    p->has_seqused_q = p->has_seqused_k = 1;
+    c->used_q = case_alloc(c, (size_t)p->batch * sizeof *c->used_q);
+    c->used_k = case_alloc(c, (size_t)p->batch * sizeof *c->used_k);
+    for (int64_t b = 0; b < p->batch; ++b) c->used_q[b] = (b + 1) % 2, c->used_k[b] = p->seqlen_k / 2;
+}
+
 static void set_features(struct prop_case *c, const struct long_case *from)
 {
     struct attest_problem *p = &c->p;
@@ -55,6 +66,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(DBIAS)) && c->backward) p->dbias = scores_of(ATTEST_FP32), p->dbias.head = 1;
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
+    if (has(from, FEATURE(SEQUSED))) use_one_query(c);
     p->has_sink = has(from, FEATURE(SINK));
     p->has_alibi = has(from, FEATURE(ALIBI));
     if (has(from, FEATURE(DLSE)) && c->backward) p->dlse.dtype = ATTEST_FP32;
