@@ -5,7 +5,7 @@
  *
  * Takes fp16 and bf16, one format for all tensors, sequences of at most one query row and 512 keys, groups of at most 8
  * query heads, and every feature of lib/contract.md but dbias, sinks and an external lse: scores.h says what
- * a score is. o and a given delta are not read: delta is summed from p and dp.
+ * a score is. o is not read: delta is summed from p and dp, unless it is given.
  *
  * Grid    x: batch * num_heads_kv items, one a warp where all sequences are short, else one a CTA
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: cls.h
@@ -192,6 +192,7 @@ KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_
             delta = sums.delta[0];
             UNROLL for (int w = 1; w < WARPS; ++w) delta += sums.delta[w];
         }
+        if (p.delta.data != nullptr) delta = load_scalar(p.delta, s, b, 0, head);
         find_ds<DIM>(h, memory.p, delta, keys);
         float dq[8] = {};
         sum_dq<T, DIM>(dq, h, kept, k, keys);

@@ -42,6 +42,7 @@ static const struct long_case {
     {"one query, a sink", 2, 1, 500, 40, 64, 470, 0, FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SINK)},
     {"one query, biases", 2, 1, 200, 64, 64, 150, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
     {"one query, padded rows", 1, 1, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
+    {"one query, rows not used", 2, 3, 200, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
     {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
@@ -63,6 +64,20 @@ static struct attest_score_tensor scores_of(int32_t dtype)
     return (struct attest_score_tensor){.dtype = dtype, .seqlen_q = 1, .seqlen_k = 1}; /* one for all heads */
 }
 
+/* Of few rows one or none, and half of the keys; of many 20 and 30, then 110 and 130. */
+static void use_few_rows(struct prop_case *c)
+{
+    struct attest_problem *p = &c->p;
+    p->has_seqused_q = p->has_seqused_k = 1;
+    c->used_q = case_alloc(c, (size_t)p->batch * sizeof *c->used_q);
+    c->used_k = case_alloc(c, (size_t)p->batch * sizeof *c->used_k);
+    const bool is_one = p->seqlen_q < 16;
+    for (int64_t b = 0; b < p->batch; ++b) {
+        c->used_q[b] = is_one ? (b + 1) % 2 : 20 + 90 * b;
+        c->used_k[b] = is_one ? p->seqlen_k / 2 : 30 + 100 * b;
+    }
+}
+
 static void set_features(struct prop_case *c, const struct long_case *from)
 {
     struct attest_problem *p = &c->p;
@@ -71,12 +86,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(DBIAS)) && c->backward) p->dbias = scores_of(ATTEST_FP32), p->dbias.head = 1;
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
-    if (has(from, FEATURE(SEQUSED))) {
-        p->has_seqused_q = p->has_seqused_k = 1;
-        c->used_q = case_alloc(c, (size_t)p->batch * sizeof *c->used_q);
-        c->used_k = case_alloc(c, (size_t)p->batch * sizeof *c->used_k);
-        for (int64_t b = 0; b < p->batch; ++b) c->used_q[b] = 20 + 90 * b, c->used_k[b] = 30 + 100 * b;
-    }
+    if (has(from, FEATURE(SEQUSED))) use_few_rows(c);
     p->has_sink = has(from, FEATURE(SINK));
     p->has_alibi = has(from, FEATURE(ALIBI));
     if (has(from, FEATURE(DLSE)) && c->backward) p->dlse.dtype = ATTEST_FP32;
