@@ -64,7 +64,7 @@ DEVICE void write_o_32(const forward_params &p, const accumulators<DIM> (&kept)[
             UNROLL for (int n = 0; n < DIM / 8; ++n)
                 UNROLL for (int e = 0; e < 2; ++e)
                     if (8 * n + 2 * t + e < o.length)
-                        store_feature(o, 8 * n + 2 * t + e, times_factor(kept[m].o[n][2 * half + e], factor[m][half]));
+                        store_feature(o, 8 * n + 2 * t + e, kept[m].o[n][2 * half + e] * factor[m][half]);
         }
 }
 
@@ -158,7 +158,8 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
                 const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
                 is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
             }
-            factor[m][half] = is_empty ? NO_KEYS : div_rn(p.dropout_multiplier, sum);
+            clear_empty(kept[m], half, is_empty);
+            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
             const float empty_lse = row < s.used_q ? sink : -infinity_f32();
             const float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
             if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
@@ -166,9 +167,10 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
         }
     const int left = s.seqlen_q - tile_row - warp_row;
     const int64_t warp_first = s.first_q + tile_row + warp_row;
-    if (p.o.dtype == ATTEST_FP32) write_o_32<DIM, shape::BLOCKS>(p, kept, factor, b, warp_first, left, head);
-    else
-        write_o_16(p.o, kept, factor, q + warp_row * DIM, row_of(p.o, b, warp_first, head, p.head_dim_v), left);
+    if (p.o.dtype == ATTEST_FP32) return write_o_32<DIM, shape::BLOCKS>(p, kept, factor, b, warp_first, left, head);
+    const row_pointer o = row_of(p.o, b, warp_first, head, p.head_dim_v);
+    if (p.o.dtype == ATTEST_FP16) write_o_16<f16>(p.o, kept, factor, q + warp_row * DIM, o, left);
+    else write_o_16<bf16>(p.o, kept, factor, q + warp_row * DIM, o, left);
 }
 
 template <typename T, int DIM, bool PLAIN>

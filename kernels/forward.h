@@ -193,34 +193,43 @@ DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block<KE
 template <int BLOCKS>
 using row_factors = float[BLOCKS][2];
 
-/* The factor of a row that sees no key: zero times what its tile has added may be no number. */
-constexpr float NO_KEYS = -1;
+/* The o of rows that see no key: sums that their tile has added to may be no numbers. All lanes call it. */
+template <int DIM>
+DEVICE void clear_empty(accumulators<DIM> &kept, int half, bool is_empty)
+{
+    if (ballot(FULL_WARP, is_empty) == 0) return;
+    UNROLL for (int n = 0; n < DIM / 8; ++n)
+        UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
+            if (is_empty) kept.o[n][e] = 0;
+}
 
-DEVICE float times_factor(float sum, float factor) { return factor == NO_KEYS ? 0 : sum * factor; }
-
-/* o of 16 bits, from `row` on: by way of the warp's own rows of the tile of q, so that lanes store 16 bytes of a row at
- * once. */
-template <int DIM, int BLOCKS>
+/* o times its rows' factors in 16 bits, of type O, from `row` on: by way of the warp's own rows of the tile of q, so that
+ * lanes store 16 bytes of a row at once. */
+template <typename O, int DIM, int BLOCKS>
 DEVICE void write_o_16(const row_tensor &o, const accumulators<DIM> (&kept)[BLOCKS], const row_factors<BLOCKS> &factor,
                        uint16_t *tile, row_pointer row, int rows)
 {
-    constexpr unsigned CHUNKS = DIM / 8;
-    const unsigned g = lane() / 4, t = lane() % 4;
+    constexpr unsigned CHUNKS = DIM / 8, STEP = 32 / CHUNKS; /* rows at a time */
+    const unsigned g = lane() / 4, t = lane() % 4, x = lane() % CHUNKS * 8;
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half)
             UNROLL for (unsigned n = 0; n < CHUNKS; ++n) {
                 const float *const pair = &kept[m].o[n][2 * half];
-                const float low = times_factor(pair[0], factor[m][half]), high = times_factor(pair[1], factor[m][half]);
                 uint16_t *const at = &tile[tile_offset<DIM>(16 * m + 8 * half + g, 8 * n) + 2 * t];
-                *reinterpret_cast<uint32_t *>(at) =
-                    o.dtype == ATTEST_FP16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
+                *reinterpret_cast<uint32_t *>(at) = pack<O>(pair[0] * factor[m][half], pair[1] * factor[m][half]);
             }
     sync_warp(FULL_WARP);
-    constexpr unsigned STEP = 32 / CHUNKS; /* rows at a time */
-    const unsigned x = lane() % CHUNKS * 8;
-    row.data += lane() / CHUNKS * o.seqlen * 2;
-    ROLLED for (unsigned r = lane() / CHUNKS; r < 16 * BLOCKS; r += STEP, row.data += STEP * o.seqlen * 2)
-        if (static_cast<int>(r) < rows) store_eight(o, row, x, &tile[tile_offset<DIM>(r, x)]);
+    const unsigned first = lane() / CHUNKS;
+    const int64_t step = STEP * o.seqlen * 2;
+    row.data += first * o.seqlen * 2;
+    if (o.by_eight && static_cast<int>(x) + 8 <= row.length) {
+        UNROLL for (unsigned r = 0; r < 16 * BLOCKS; r += STEP, row.data += step)
+            if (static_cast<int>(first + r) < rows)
+                store_global_16(row.data + 2 * x, load_16<sixteen_bytes>(&tile[tile_offset<DIM>(first + r, x)]));
+    } else {
+        ROLLED for (unsigned r = first; r < 16 * BLOCKS; r += STEP, row.data += step)
+            if (static_cast<int>(r) < rows) store_eight(row, x, &tile[tile_offset<DIM>(r, x)]);
+    }
 }
 
 #endif

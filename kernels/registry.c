@@ -42,26 +42,6 @@ static bool forward_takes(const struct attest_problem *p, char *why, size_t byte
     return is_in_reach(p, why, bytes);
 }
 
-static bool short_forward_takes(const struct attest_problem *p, char *why, size_t bytes)
-{
-    if (p->o.dtype == ATTEST_FP32) return refuse(why, bytes, "o.dtype = fp32, but must be fp16 or bf16");
-    return forward_takes(p, why, bytes);
-}
-
-/* Of 128 rows, wider heads do not fit into the shared memory that every GPU has. */
-static bool short_forward_128_takes(const struct attest_problem *p, char *why, size_t bytes)
-{
-    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    if (widest > 128) return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 128", (long long)widest);
-    return short_forward_takes(p, why, bytes);
-}
-
-static bool short_forward_64_takes(const struct attest_problem *p, char *why, size_t bytes)
-{
-    if (short_forward_128_takes(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward has 128 rows");
-    return short_forward_takes(p, why, bytes);
-}
-
 static bool fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->q.dtype > ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be fp32, fp16 or bf16", p->q.dtype);
@@ -75,9 +55,24 @@ static bool is_of(const struct attest_tensor *t, const char *name, int32_t dtype
            refuse(why, bytes, "%s.dtype = %d, but must be q.dtype, %d", name, t->dtype, dtype);
 }
 
-static bool cls_forward_takes(const struct attest_problem *p, char *why, size_t bytes)
+/* Of cls_forward and short_forward. */
+static bool one_format_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return forward_takes(p, why, bytes) && is_of(&p->o, "o", p->q.dtype, why, bytes);
+}
+
+/* Of 128 rows, wider heads do not fit into the shared memory that every GPU has. */
+static bool short_forward_128_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    if (widest > 128) return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 128", (long long)widest);
+    return one_format_takes(p, why, bytes);
+}
+
+static bool short_forward_64_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (short_forward_128_takes(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward has 128 rows");
+    return one_format_takes(p, why, bytes);
 }
 
 static bool cls_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
@@ -154,7 +149,7 @@ static size_t no_bytes(const struct attest_problem *p)
 #define ANY {INT32_MAX, INT32_MAX}
 
 const struct forward_kernel forward_kernels[] = {
-    {"cls_forward", cls_forward_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward"},
+    {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward"},
     {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward"},
     {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward"},
     {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward"},

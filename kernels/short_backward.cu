@@ -243,7 +243,7 @@ DEVICE void store_sums(const result_rows &to, const float (&sum)[FEATURES / 8][4
     } else {
         ROLLED for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
             if (static_cast<int>(r) < left)
-                store_eight(to.t, row, x + chunk, &to.tile[tile_offset<FEATURES>(begin + r, chunk)]);
+                store_eight(row, x + chunk, &to.tile[tile_offset<FEATURES>(begin + r, chunk)]);
     }
 }
 
@@ -301,7 +301,7 @@ DEVICE void clear_rows(const row_tensor &t, int64_t b, int64_t sequence_first, i
     alignas(16) const uint16_t zeros[8] = {};
     const int thread = static_cast<int>(thread_x()), x = thread % CHUNKS * 8;
     ROLLED for (int32_t r = first + thread / CHUNKS; r < last; r += shape::THREADS / CHUNKS)
-        store_eight(t, row_of(t, b, sequence_first + r, head, length), x, zeros);
+        store_eight(row_of(t, b, sequence_first + r, head, length), x, zeros);
 }
 
 /* What one thread finds out for all: a sequence and a KV head, in shared memory. */

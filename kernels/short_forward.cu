@@ -6,13 +6,12 @@
  * lib/contract.md: scores.h says what a score is. Memory is what such problems wait for: every byte is read once and written once, and arithmetic has time to
  * keep what 16 bits lose of p, in a second number of 16 bits.
  *
- * Grid    x: as many CTAs as the GPU holds at once; each takes one problem, a sequence and query head, after another
+ * Grid    x: problems, one for each sequence and query head
  * Block   a warp for each 16 rows: 4 warps for one problem of at most 64 rows and keys or two of at most 32, else 8
- * Shared  two stages of q, k and v, where they fit; cards: where a problem's rows are, found by one lane for all
- * Phases  for each problem: load the next one, find the card of that after it; for each 64 keys s = q k^T, softmax,
- *         o += p v; write o
+ * Shared  q, k and v of each problem; cards: where a problem's rows are, found by one lane for all
+ * Phases  cards; load q, k and v; for each 64 keys: s = q k^T, softmax, o += p v; write o
  *
- * forward.h has the arithmetic, that of forward.cu in tiles of 64 keys; kernels/short.md the figures,
+ * Several CTAs share an SM: some wait for their rows while others compute. forward.h has the arithmetic, that of forward.cu in tiles of 64 keys; kernels/short.md the figures,
  * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/forward.h"
 #include "kernels/params.h"
@@ -28,23 +27,23 @@ struct card {
     int64_t b;
     int32_t head;
     bool is_ours;
+    bool is_whole; /* no row or key of the tiles is missing, and no window hides one */
 };
 
 /* MOST rows and keys of a problem. */
 template <int DIMENSIONS, int MOST>
 struct shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST, TILE_K = KEYS < 64 ? KEYS : 64;
-    static constexpr int WARPS = KEYS / 16, PROBLEMS = WARPS < 4 ? 4 / WARPS : 1; /* of a problem; of a CTA at a time */
+    static constexpr int WARPS = KEYS / 16, PROBLEMS = WARPS < 4 ? 4 / WARPS : 1; /* of a problem; of a CTA */
     static constexpr int THREADS = 32 * WARPS * PROBLEMS;
-    static constexpr int REGISTERS = DIM <= 64 ? 128 : DIM <= 128 ? 168 : 255; /* at most, of a thread */
-    static constexpr int MIN_BLOCKS = 65536 / REGISTERS / THREADS > 1 ? 65536 / REGISTERS / THREADS : 1;
+    /* CTAs of an SM, measured: latency is hidden by more of them, even where a few registers are spilled for that. */
+    static constexpr int NARROW = KEYS <= 32 ? (DIM <= 32 ? 8 : 6) : KEYS <= 64 ? (DIM <= 32 ? 6 : 5) : 2;
+    static constexpr int MIN_BLOCKS = DIM <= 64 ? NARROW : KEYS > 64 ? 1 : DIM <= 128 ? 3 : 2;
     static constexpr int NUMBERS = 3 * KEYS * DIM; /* of q, k and v of a problem in shared memory */
-    static constexpr int STAGE_BYTES = PROBLEMS * NUMBERS * 2;
-    static constexpr int STAGES = STAGE_BYTES <= 48 * 1024 ? 2 : 1, CARDS = STAGES + 1; /* most GPUs have 99 KB */
-    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + CARDS * PROBLEMS * static_cast<int>(sizeof(card));
+    static constexpr int SHARED_BYTES = PROBLEMS * (NUMBERS * 2 + static_cast<int>(sizeof(card)));
 };
 
-DEVICE card find_card(const forward_params &p, unsigned problem)
+DEVICE card find_card(const forward_params &p, unsigned problem, int most)
 {
     card c = {};
     const unsigned heads = static_cast<unsigned>(p.num_heads_q), b = problem / heads, head = problem % heads;
@@ -52,6 +51,7 @@ DEVICE card find_card(const forward_params &p, unsigned problem)
     if (b >= p.batch) return c;
     c.s = find_sequence(p, b);
     c.is_ours = is_ours(p, c.s);
+    c.is_whole = c.s.used_q == most && c.s.used_k == most && p.window_left < 0 && p.window_right < 0;
     const unsigned head_kv = head / static_cast<unsigned>(p.group);
     c.q = row_of(p.q, b, c.s.first_q, head, p.head_dim);
     c.k = row_of(p.k, b, c.s.first_k, head_kv, p.head_dim);
@@ -97,7 +97,9 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
     const uint16_t *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
     const sequence &s = c.s;
     const int32_t lane_row = warp_row + static_cast<int>(lane()) / 4;
-    const tile_keys keys = keys_of_rows(p, s, warp_row, s.used_q < warp_row + 16 ? s.used_q : warp_row + 16);
+    const bool is_whole = PLAIN && c.is_whole;
+    tile_keys keys = {{0, KEYS}, {0, KEYS}};
+    if (!is_whole) keys = keys_of_rows(p, s, warp_row, s.used_q < warp_row + 16 ? s.used_q : warp_row + 16);
     score_rule rule = {};
     float factor_of_dot = p.softmax_scale * LOG2_E; /* scores are that times q . k, or, not linear in it, in rule */
     if (!PLAIN) {
@@ -134,72 +136,56 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
         else multiply_p_v<T, 2, true>(kept, scores, v + key * DIM);
     }
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
-    float factor[1][2];
+    row_factors<1> factor;
+    row_pointer lse_of_row = row_at(c.lse, p.lse, lane_row);
     UNROLL for (int half = 0; half < 2; ++half) {
         const int32_t row = lane_row + 8 * half;
         const float sum = sum_of_quad(kept[0].sum[half]);
-        const interval seen = keys_of_row(p, s, row);
-        bool is_empty = seen.first >= seen.last;
-        if (!PLAIN) {
-            const uint32_t any = kept[0].any[half] | shfl_xor(FULL_WARP, kept[0].any[half], 1);
-            is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
+        bool is_empty = false;
+        if (!is_whole) {
+            const interval seen = keys_of_row(p, s, row);
+            is_empty = seen.first >= seen.last;
+            if (!PLAIN) {
+                const uint32_t any = kept[0].any[half] | shfl_xor(FULL_WARP, kept[0].any[half], 1);
+                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
+            }
+            clear_empty(kept[0], half, is_empty);
         }
-        factor[0][half] = is_empty ? NO_KEYS : div_rn(p.dropout_multiplier, sum);
+        factor[0][half] = is_empty ? 0 : p.dropout_multiplier * rcp_f32(sum);
         const float empty_lse = row < s.used_q ? sink : -infinity_f32();
         const float lse = is_empty ? empty_lse : (kept[0].max[half] + log2_f32(sum)) * LN_2;
-        if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
-            store_feature(row_at(c.lse, p.lse, row), 0, lse);
+        if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0) store_feature(lse_of_row, 0, lse);
+        lse_of_row.data += 8 * p.lse.seqlen * 4;
     }
     sync_warp(FULL_WARP); /* the warp's rows of q have been read */
-    write_o_16(p.o, kept, factor, q + warp_row * DIM, row_at(c.o, p.o, warp_row), s.seqlen_q - warp_row);
+    write_o_16<T>(p.o, kept, factor, q + warp_row * DIM, row_at(c.o, p.o, warp_row), s.seqlen_q - warp_row);
     if (warp_row + 16 == KEYS) write_empty_rows(p, c, KEYS);
 }
 
-/* Round n of a CTA: problems first + n step .. + PROBLEMS - 1, in stage n % STAGES, by card n % CARDS. */
 template <typename T, typename shape, bool PLAIN>
 KERNEL(shape::THREADS, PLAIN ? shape::MIN_BLOCKS : 1) void short_forward_kernel(const forward_params p)
 {
-    constexpr unsigned PROBLEMS = shape::PROBLEMS, STAGES = shape::STAGES, CARDS = shape::CARDS;
     DYNAMIC_SHARED(shared, 16);
-    uint16_t *const stages = reinterpret_cast<uint16_t *>(shared);
-    card *const cards = reinterpret_cast<card *>(shared + STAGES * shape::STAGE_BYTES);
     const unsigned place = warp() / shape::WARPS, thread = thread_x() % (32 * shape::WARPS); /* of and in a problem */
-    const unsigned problems = static_cast<unsigned>(p.batch * p.num_heads_q), step = grid_x() * PROBLEMS;
-    const unsigned first = block_x() * PROBLEMS, rounds = (problems - first + step - 1) / step;
-
-    const auto card_of = [&](unsigned round) -> card & { return cards[round % CARDS * PROBLEMS + place]; };
-    const auto tiles_of = [&](unsigned round) { return stages + (round % STAGES * PROBLEMS + place) * shape::NUMBERS; };
-    const auto write_card = [&](unsigned round) {
-        if (thread == 0 && round < rounds) card_of(round) = find_card(p, first + round * step + place);
-    };
-    const auto load = [&](unsigned round) {
-        if (round < rounds) load_problem<shape>(tiles_of(round), p, card_of(round), thread);
-        cp_async_commit();
-    };
-    for (unsigned n = 0; n < CARDS - 1; ++n) write_card(n);
+    uint16_t *const q = reinterpret_cast<uint16_t *>(shared) + place * shape::NUMBERS;
+    card *const cards = reinterpret_cast<card *>(shared + shape::PROBLEMS * shape::NUMBERS * sizeof(uint16_t));
+    if (thread == 0) cards[place] = find_card(p, block_x() * shape::PROBLEMS + place, shape::KEYS);
     sync_threads();
-    for (unsigned n = 0; n < STAGES - 1; ++n) load(n);
-    ROLLED for (unsigned n = 0; n < rounds; ++n) {
-        load(n + STAGES - 1);
-        write_card(n + CARDS - 1);
-        cp_async_wait<STAGES - 1>();
-        sync_threads(); /* this stage is complete */
-        if (card_of(n).is_ours)
-            take_rows<T, shape, PLAIN>(p, card_of(n), tiles_of(n), static_cast<int>(warp() % shape::WARPS) * 16);
-        sync_threads(); /* and now free */
-    }
+    const card &c = cards[place];
+    load_problem<shape>(q, p, c, thread);
     cp_async_wait_all();
+    sync_threads(); /* q, k and v are complete */
+    if (c.is_ours) take_rows<T, shape, PLAIN>(p, c, q, static_cast<int>(warp() % shape::WARPS) * 16);
 }
 
 template <typename T, int DIM, int KEYS, bool PLAIN>
 int launch(const forward_params &p, void *stream)
 {
     using shape = shape<DIM, KEYS>;
-    launch_shape grid = {{1, 1, 1}, {shape::THREADS, 1, 1}, {1, 1, 1}, shape::SHARED_BYTES, shape::THREADS,
-                         PLAIN ? shape::MIN_BLOCKS : 1};
-    const int64_t rounds = (p.batch * p.num_heads_q + shape::PROBLEMS - 1) / shape::PROBLEMS;
-    const unsigned most = LAUNCH_CAPACITY((short_forward_kernel<T, shape, PLAIN>), grid);
-    grid.grid[0] = rounds < most ? static_cast<unsigned>(rounds) : most;
+    const int64_t problems = p.batch * p.num_heads_q;
+    const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), 1, 1},
+                               {shape::THREADS, 1, 1}, {1, 1, 1}, shape::SHARED_BYTES, shape::THREADS,
+                               PLAIN ? shape::MIN_BLOCKS : 1};
     return LAUNCH((short_forward_kernel<T, shape, PLAIN>), grid, stream, p);
 }
 

@@ -31,10 +31,9 @@ DEVICE sixteen_bytes load_eight(const row_pointer &row, int x)
 }
 
 /* The reverse: eight numbers, of which those past the row's end are not stored. */
-DEVICE void store_eight(const row_tensor &t, const row_pointer &row, unsigned x, const uint16_t *from)
+DEVICE void store_eight(const row_pointer &row, unsigned x, const uint16_t *from)
 {
     uint16_t *const to = reinterpret_cast<uint16_t *>(row.data) + x;
-    if (t.by_eight && static_cast<int>(x) + 8 <= row.length) return store_global_16(to, load_16<sixteen_bytes>(from));
     for (int n = 0; n < 8; ++n)
         if (static_cast<int>(x) + n < row.length) to[n] = from[n];
 }

@@ -56,10 +56,6 @@ struct launch_shape {
  * ended. Returns 0 or a code that launch_error_text knows. */
 #define LAUNCH(kernel, shape, stream, ...) DEVICE_LAUNCH(kernel, #kernel, shape, stream, __VA_ARGS__)
 
-/* LAUNCH_CAPACITY(kernel, shape): how many CTAs of a shape the GPU holds at once, at least 1: the grid of a kernel whose
- * CTAs take one problem after another. A kernel is always asked about with the same block and shared memory. */
-#define LAUNCH_CAPACITY(kernel, shape) DEVICE_CAPACITY(kernel, shape)
-
 #if ON_CHIP
 #include "kernels/device/launch_chip.h"
 #else

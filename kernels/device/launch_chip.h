@@ -5,7 +5,6 @@
 #include <atomic>
 
 #define DEVICE_LAUNCH(kernel, name, ...) launch_on_chip<kernel>(kernel, __VA_ARGS__)
-#define DEVICE_CAPACITY(kernel, shape) launch_capacity<kernel>(shape)
 
 static inline dim3 launch_axes(const unsigned (&axes)[3])
 {
@@ -34,24 +33,6 @@ static inline cudaError_t launch_allow_shared(size_t bytes)
     }
     if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) allowed[device] = bytes;
     return code;
-}
-
-/* Of one shape of a kernel: launches of it ask with the same. */
-template <auto kernel>
-static inline unsigned launch_capacity(const launch_shape &shape)
-{
-    static std::atomic<unsigned> known[LAUNCH_KNOWN_GPUS];
-    int device = 0, processors = 0, blocks = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return 1;
-    if (device < LAUNCH_KNOWN_GPUS && known[device] != 0) return known[device];
-    const int threads = static_cast<int>(shape.block[0]);
-    if (launch_allow_shared<kernel>(shape.dynamic_shared) != cudaSuccess ||
-        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shape.dynamic_shared) != cudaSuccess)
-        return cudaGetLastError(), 1; /* the launch will say it */
-    const unsigned capacity = static_cast<unsigned>(processors * blocks);
-    if (device < LAUNCH_KNOWN_GPUS) known[device] = capacity;
-    return capacity != 0 ? capacity : 1;
 }
 
 template <auto kernel, typename... P, typename... A>

@@ -7,7 +7,6 @@
 #include "kernels/sim/sim.h"
 
 #define DEVICE_LAUNCH(kernel, name, ...) launch_on_sim<kernel>(kernel, name, __VA_ARGS__)
-#define DEVICE_CAPACITY(kernel, shape) 2u /* few: so that small problems, too, come round */
 
 template <auto kernel, typename... P>
 static void launch_thread(const void *args)
