@@ -187,12 +187,14 @@ static struct sample_shape some_shape(int n)
     const int64_t seqlen = settings.quick ? 150 : 1500;
     const struct sample_shape shapes[] = {
         shape_of(ATTEST_BF16, seqlen, 64, WITH_CAUSAL), shape_of(ATTEST_FP16, seqlen, 128, EVERYTHING),
-        shape_of(ATTEST_BF16, seqlen, 256, 0), shape_of(ATTEST_FP32, seqlen, 64, EVERYTHING)};
+        shape_of(ATTEST_BF16, seqlen, 256, 0), shape_of(ATTEST_FP32, seqlen, 64, EVERYTHING),
+        shape_of(ATTEST_BF16, 64, 64, WITH_CAUSAL), shape_of(ATTEST_FP16, 100, 128, WITH_ALIBI | WITH_DROPOUT),
+        shape_of(ATTEST_BF16, 30, 256, 0)};
     struct sample_shape s = shapes[n];
     s.batch = 2, s.heads_q = 6, s.heads_kv = 3;
     return s;
 }
-enum { NUM_SHAPES = 4 };
+enum { NUM_SHAPES = 7 };
 
 static bool repeats_of(struct sample *c)
 {
@@ -247,14 +249,14 @@ static bool is_alone_alike(const struct sample *batch, int64_t b)
 
 static bool batches(void)
 {
-    static const int64_t lengths[] = {1000, 37, 2048, 0, 129};
+    static const int64_t lengths[] = {1000, 37, 2048, 0, 129, 1};
     bool ok = true;
     for (int n = 0; n < 2 * NUM_SHAPES && ok; ++n) {
         struct sample_shape s = some_shape(n / 2);
         struct sample c;
-        s.batch = 5, s.features &= ~(unsigned)(WITH_DROPOUT | WITH_BIAS | WITH_DBIAS | WITH_MASK | WITH_BLOCK_MASK);
+        s.batch = 6, s.features &= ~(unsigned)(WITH_DROPOUT | WITH_BIAS | WITH_DBIAS | WITH_MASK | WITH_BLOCK_MASK);
         if (n % 2) s.features |= WITH_RAGGED, s.features &= ~(unsigned)WITH_SEQUSED;
-        for (int b = 0; b < 5 && n % 2; ++b) s.lengths[b] = settings.quick ? (lengths[b] + 7) / 8 : lengths[b];
+        for (int b = 0; b < 6 && n % 2; ++b) s.lengths[b] = settings.quick ? (lengths[b] + 7) / 8 : lengths[b];
         if (n % 2) s.seqlen = settings.quick ? 256 : 2048;
         ok = sample_open(&c, &machine_of_cuda, &s, 0) && run(&c, NULL);
         for (int64_t b = 0; b < s.batch && ok; ++b) ok = is_alone_alike(&c, b);
