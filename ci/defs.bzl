@@ -30,11 +30,14 @@ _NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
     "-fmad=false",
-    "-gencode=arch=compute_80,code=[sm_80,compute_80]",  # and PTX: GPUs to come compile it when they load it
     "-gencode=arch=compute_90a,code=sm_90a",
     "-Xcompiler=-fPIC,-Wall,-Wextra",
     "-I.",
 ]
+
+# And PTX: GPUs to come compile it when they load it; of kernels with many instances all but Hopper do.
+_SM_80 = "-gencode=arch=compute_80,code=[sm_80,compute_80]"
+_PTX = "-gencode=arch=compute_80,code=compute_80"
 
 # Every access of a kernel becomes a call into the simulated GPU: the compiler's instrumentation for races puts it
 # there, kernels/sim/ has the functions. Other sanitizers that a configuration asks for stay; the address sanitizer
@@ -74,6 +77,7 @@ def _nvcc_objects_impl(ctx):
     headers = depset(ctx.files.hdrs, transitive = [c.headers for c in contexts])
     flags = ctx.actions.args()
     flags.add_all(_NVCC_FLAGS)
+    flags.add(_PTX if ctx.attr.ptx_but_for_hopper else _SM_80)
     for c in contexts:
         flags.add_all(c.quote_includes, before_each = "-I")
         flags.add_all(c.includes, before_each = "-I")
@@ -103,11 +107,12 @@ _nvcc_objects = rule(
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
         "local_defines": attr.string_list(),
+        "ptx_but_for_hopper": attr.bool(),
         "srcs": attr.label_list(allow_files = [".cu"]),
     },
 )
 
-def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], **kwargs):
+def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], ptx_but_for_hopper = False, **kwargs):
     """.cu files for the chip; whoever depends on it does so through if_cuda or NEEDS_CUDA."""
     deps = deps + ["//kernels/device"]
     _nvcc_objects(
@@ -115,6 +120,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], **kwargs)
         srcs = srcs,
         hdrs = hdrs,
         local_defines = local_defines,
+        ptx_but_for_hopper = ptx_but_for_hopper,
         tags = kwargs.get("tags", []),
         target_compatible_with = NEEDS_CUDA,
         deps = deps,
@@ -152,14 +158,23 @@ def sim_library(name, srcs, hdrs = [], deps = [], local_defines = [], copts = []
         **kwargs
     )
 
-def kernel_library(name, srcs, hdrs = [], deps = [], **kwargs):
+def kernel_library(name, srcs, hdrs = [], deps = [], ptx_but_for_hopper = False, **kwargs):
     """Launchers by all names that KERNEL_SYMBOL makes; those of the chip only where there is nvcc.
 
     NAME_cuda_poly is not among what NAME_poly brings, nor among //...: it takes as long as NAME_cuda, for one program."""
     for suffix, local_defines in [("", []), ("_poly", ["ATTEST_POLYNOMIAL"])]:
         sim_library(name + "_sim" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
         tags = ["manual"] if suffix else []
-        cuda_library(name + "_cuda" + suffix, srcs, hdrs, deps, local_defines, tags = tags, **kwargs)
+        cuda_library(
+            name + "_cuda" + suffix,
+            srcs,
+            hdrs,
+            deps,
+            local_defines,
+            ptx_but_for_hopper,
+            tags = tags,
+            **kwargs
+        )
         cc_library(
             name = name + suffix,
             hdrs = hdrs,
