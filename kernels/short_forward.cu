@@ -200,11 +200,18 @@ int launch_width(const forward_params &p, void *stream)
     return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* of more than 64 rows none is wider */
 }
 
+/* Rows in use of the longest sequence that may be this launch's: those of others may be longer. On the host. */
+static inline int longest_of(const forward_params &p)
+{
+    const int q = p.seqlen_q < p.most.q ? p.seqlen_q : p.most.q, k = p.seqlen_k < p.most.k ? p.seqlen_k : p.most.k;
+    return q > k ? q : k;
+}
+
 /* The maximum of plain scores is c times that of the dot products: c may not be negative. */
 template <typename T>
 int launch_scores(const forward_params &p, void *stream)
 {
-    const int longest = p.seqlen_q > p.seqlen_k ? p.seqlen_q : p.seqlen_k;
+    const int longest = longest_of(p);
     const bool is_plain = has_plain_scores(p) && p.softmax_scale >= 0 && p.sink == nullptr;
     if (is_plain && longest <= 32) return launch_width<T, true, 32>(p, stream);
     if (is_plain && longest <= 64) return launch_width<T, true, 64>(p, stream);

@@ -33,6 +33,7 @@ static const struct long_case {
     {"width 256", 1, 70, 80, 200, 256, -1, 0, 0},
     {"width 256, a sink", 1, 40, 70, 256, 256, 40, -1, FEATURE(SINK)},
     {"few rows in use", 2, 140, 150, 64, 64, -1, -1, FEATURE(SEQUSED)},
+    {"few rows in use, width 200", 2, 140, 150, 200, 160, -1, -1, FEATURE(SEQUSED)},
     {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
     {"120 rows, causal", 2, 120, 110, 32, 32, -1, 0, FEATURE(SINK)},
     {"64 rows", 2, 64, 64, 64, 48, -1, -1, FEATURE(ALIBI)},

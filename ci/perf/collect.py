@@ -59,7 +59,7 @@ def matched(pattern, line, program):
 def add_sim(counts, program):
     version, *lines = lines_of(program)
     for line in lines:
-        kernel, problem, count, value = matched(r"(\w+) (\S+) (\w+) ([0-9]{1,18})", line, program)
+        kernel, problem, count, value = matched(r"([\w+]+) (\S+) (\w+) ([0-9]{1,18})", line, program)
         counts.add(kernel, "sim", problem, count, int(value))
     counts.versions["sim"] = version
 
