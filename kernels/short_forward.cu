@@ -193,10 +193,12 @@ template <typename T, bool PLAIN, int KEYS>
 int launch_width(const forward_params &p, void *stream)
 {
     const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
-    if constexpr (PLAIN)
+    if constexpr (PLAIN && KEYS <= 64)
         if (widest <= 32) return launch<T, 32, KEYS, PLAIN>(p, stream);
-    if (widest <= 64) return launch<T, 64, KEYS, PLAIN>(p, stream);
-    if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
+    if constexpr (PLAIN || KEYS > 64) {
+        if (widest <= 64) return launch<T, 64, KEYS, PLAIN>(p, stream);
+        if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
+    }
     return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* of more than 64 rows none is wider */
 }
 
@@ -216,8 +218,8 @@ int launch_scores(const forward_params &p, void *stream)
     if (is_plain && longest <= 32) return launch_width<T, true, 32>(p, stream);
     if (is_plain && longest <= 64) return launch_width<T, true, 64>(p, stream);
     if (is_plain) return launch_width<T, true, 128>(p, stream);
-    if (longest <= 64) return launch_width<T, false, 64>(p, stream);
-    return launch_width<T, false, 128>(p, stream);
+    if (p.head_dim > 128 || p.head_dim_v > 128) return launch_width<T, false, 64>(p, stream);
+    return launch_width<T, false, 128>(p, stream); /* fewer instances: they take long to compile */
 }
 
 } // namespace

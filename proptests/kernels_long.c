@@ -36,6 +36,7 @@ static const struct long_case {
     {"few rows in use, width 200", 2, 140, 150, 200, 160, -1, -1, FEATURE(SEQUSED)},
     {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
     {"120 rows, causal", 2, 120, 110, 32, 32, -1, 0, FEATURE(SINK)},
+    {"64 rows, causal", 1, 64, 64, 64, 64, -1, 0, 0},
     {"64 rows", 2, 64, 64, 64, 48, -1, -1, FEATURE(ALIBI)},
     {"one query", 1, 1, 200, 32, 32, -1, -1, 0},
     {"one query, a mask", 1, 1, 500, 64, 48, -1, -1,
