@@ -158,12 +158,13 @@ const struct forward_kernel forward_kernels[] = {
 };
 
 const struct backward_kernel backward_kernels[] = {
-    {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward"},
+    {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward",
+     0},
     {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
      "short_backward", 163 * 1024},
-    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared"},
+    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared", 0},
     {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
-     "backward_fp32"},
+     "backward_fp32", 0},
     {0},
 };
 
