@@ -123,12 +123,24 @@ DEVICE chunk load_chunk(const char *data)
     return STREAMING ? load_global_16_streaming<chunk>(data) : load_global_16<chunk>(data);
 }
 
-/* Of rows key, key + ROWS, ...; zero from row `last` on and past the features. */
-template <int DIM, bool STREAMING>
-DEVICE void load_block(chunk (&out)[UNROLLED], const lane_rows &rows, int32_t key, int32_t last)
+/* The first of the lane's rows of the block that begins with row `key`; the others are ROWS apart. */
+template <int DIM>
+DEVICE int32_t first_row(int32_t key)
 {
+    return key + static_cast<int32_t>(lane()) / LANES<DIM>;
+}
+
+/* The lane's rows of the block that begins with row `block`; zero from row `last` on and past the features. */
+template <int DIM, bool STREAMING>
+DEVICE void load_block(chunk (&out)[UNROLLED], const lane_rows &rows, int32_t block, int32_t last)
+{
+    const int32_t key = first_row<DIM>(block);
     const char *const data = rows.data + key * rows.step;
     const int64_t step = ROWS<DIM> * rows.step;
+    if (rows.at_once && block + BLOCK<DIM> <= last) {
+        UNROLL for (int n = 0; n < UNROLLED; ++n) out[n] = load_chunk<STREAMING>(data + n * step);
+        return;
+    }
     UNROLL for (int n = 0; n < UNROLLED; ++n) out[n] = {};
     if (rows.at_once) {
         UNROLL for (int n = 0; n < UNROLLED; ++n)
@@ -163,14 +175,42 @@ DEVICE void store_row(const lane_rows &rows, int32_t row, const float (&value)[8
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-/* Over the lanes that share a row. */
-template <typename T, int DIM>
-DEVICE float multiply_row(const float (&a)[8], const chunk &b)
+/* The lane's part of a dot product of rows. */
+template <typename T>
+DEVICE float multiply_chunk(const float (&a)[8], const chunk &b)
 {
     float sum = a[0] * feature<T>(b, 0);
     UNROLL for (int n = 1; n < 8; ++n) sum = fma_rn(a[n], feature<T>(b, n), sum);
-    UNROLL for (unsigned d = 1; d < LANES<DIM>; d *= 2) sum += shfl_xor(FULL_WARP, sum, d);
     return sum;
+}
+
+/* COUNT sums, each over the lanes that share a row, together: at each step a lane gives half of what it has to its
+ * neighbour for the other half, so that it ends with all of `kept_sums` of them, in sum[0] and on: numbers
+ * first_sum() .. of the COUNT. COUNT and LANES are powers of two. */
+template <int DIM, int COUNT>
+constexpr int KEPT_SUMS = COUNT > LANES<DIM> ? COUNT / LANES<DIM> : 1;
+
+template <int DIM, int COUNT>
+DEVICE int first_sum()
+{
+    int first = 0;
+    UNROLL for (unsigned d = 1, half = COUNT / 2; d < LANES<DIM> && half > 0; d *= 2, half /= 2)
+        if ((lane() & d) != 0) first += static_cast<int>(half);
+    return first;
+}
+
+template <int DIM, int COUNT>
+DEVICE void sum_of_lanes(float (&sum)[COUNT])
+{
+    UNROLL for (unsigned d = 1, half = COUNT / 2; d < LANES<DIM>; d *= 2, half /= 2) {
+        const uint32_t upper = (lane() & d) != 0 ? 0xffffffff : 0; /* a choice by ?: would index the array at run time */
+        UNROLL for (unsigned n = 0; n < half; ++n) {
+            const uint32_t a = bits_of(sum[n]), b = bits_of(sum[n + half]);
+            const float own = float_of((a & ~upper) | (b & upper)), other = float_of((a & upper) | (b & ~upper));
+            sum[n] = own + shfl_xor(FULL_WARP, other, d);
+        }
+        if (half == 0) sum[0] += shfl_xor(FULL_WARP, sum[0], d);
+    }
 }
 
 /* sum += weight row, unless the key is hidden: zero times what it holds may be no number. */

@@ -69,48 +69,62 @@ template <typename T, int DIM>
 DEVICE void find_dots(const head_terms &h, char *kept, const float (&q)[8], const float (&dout)[8], const lane_rows &k,
                       const lane_rows &v, const team_keys &keys)
 {
-    const int32_t lane_row = static_cast<int32_t>(lane()) / LANES<DIM>, last = keys.seen.last;
+    constexpr int SUMS = 2 * UNROLLED; /* of a block: its rows of k, then of v */
+    const int32_t last = keys.seen.last;
+    const int number = first_sum<DIM, SUMS>(), first = number % UNROLLED * ROWS<DIM>;
+    float *const dots = number < UNROLLED ? h.ds : h.weights;
     for (int32_t key = keys.own; key < last; key += keys.step) {
         chunk k_block[UNROLLED], v_block[UNROLLED];
-        load_block<DIM, false>(k_block, k, key + lane_row, last);
-        load_block<DIM, false>(v_block, v, key + lane_row, last);
+        load_block<DIM, false>(k_block, k, key, last);
+        load_block<DIM, false>(v_block, v, key, last);
+        float sums[SUMS];
         UNROLL for (int n = 0; n < UNROLLED; ++n) {
-            const int32_t row = key + lane_row + n * ROWS<DIM>;
-            const float dot = multiply_row<T, DIM>(q, k_block[n]), dout_v = multiply_row<T, DIM>(dout, v_block[n]);
-            if (row >= last) continue;
-            if (kept != nullptr) store_16(kept + row * KEPT_STEP<DIM>, k_block[n]);
-            if (lane() % LANES<DIM> == 0) h.ds[row] = dot, h.weights[row] = dout_v;
+            const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
+            sums[n] = multiply_chunk<T>(q, k_block[n]), sums[UNROLLED + n] = multiply_chunk<T>(dout, v_block[n]);
+            if (kept != nullptr && row < last) store_16(kept + row * KEPT_STEP<DIM>, k_block[n]);
+        }
+        sum_of_lanes<DIM>(sums);
+        UNROLL for (int n = 0; n < KEPT_SUMS<DIM, SUMS>; ++n) {
+            const int32_t row = first_row<DIM>(key) + first + n * ROWS<DIM>;
+            if (lane() % LANES<DIM> < SUMS && row < last) dots[row] = sums[n];
         }
     }
     sync_warp(FULL_WARP);
 }
 
-/* Those to dp and m p, and p times its slope, of the keys of a lane; the sum of its p dp. */
+/* What a lane's keys tell: the sum of their p dp, and whether one is hidden. */
+struct key_terms {
+    float delta;
+    bool is_hidden;
+};
+
+/* Those to dp and m p, and p times its slope, of the keys of a lane. */
 template <int DIM>
-DEVICE float find_weights(const backward_params &p, const sequence &s, const head_terms &h, float *p_slope, int64_t b,
-                          const team_keys &keys)
+DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const head_terms &h, float *p_slope,
+                              int64_t b, const team_keys &keys)
 {
     const forward_params &f = p.forward;
     const score_rule rule = find_score_rule(f, b, h.head);
     dropout_bits bits = {-1, {}};
-    float delta = 0;
+    key_terms terms = {0, false};
     ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
         const int32_t key = own_key<DIM>(keys, i);
         score found = {0, 1, false};
         if (key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key]);
         if (!found.visible) {
             h.weights[key] = float_of(HIDDEN);
+            terms.is_hidden = true;
             continue;
         }
         const float weight = exp2_f32(found.y - h.lse);
         const float multiplier = is_kept(f, rule, 0, key, bits) ? f.dropout_multiplier : 0; /* its NaN is felt */
         const float dp = multiplier * h.weights[key];
-        delta = fma_rn(weight, dp, delta);
+        terms.delta = fma_rn(weight, dp, terms.delta);
         h.weights[key] = multiplier * weight;
         h.ds[key] = dp;
         p_slope[key] = weight * found.slope;
     }
-    return delta;
+    return terms;
 }
 
 /* dp to ds, of the keys of a lane. */
@@ -124,19 +138,28 @@ DEVICE void find_ds(const head_terms &h, const float *p_slope, float delta, cons
     sync_warp(FULL_WARP);
 }
 
-/* sum_j ds_j k_j over the warp's keys. */
+/* sum_j ds_j k_j over the warp's keys, of which all are seen where none is hidden. */
 template <typename T, int DIM>
-DEVICE void sum_dq(float (&dq)[8], const head_terms &h, const char *kept, const lane_rows &k, const team_keys &keys)
+DEVICE void sum_dq(float (&dq)[8], const head_terms &h, const char *kept, const lane_rows &k, const team_keys &keys,
+                   bool is_hidden)
 {
-    const int32_t lane_row = static_cast<int32_t>(lane()) / LANES<DIM>, last = keys.seen.last;
+    const int32_t last = keys.seen.last;
     for (int32_t key = keys.own; key < last; key += keys.step) {
+        if (kept != nullptr && !is_hidden && key + BLOCK<DIM> <= last) {
+            UNROLL for (int n = 0; n < UNROLLED; ++n) {
+                const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
+                add_row<T>(dq, h.ds[row], false, load_16<chunk>(kept + row * KEPT_STEP<DIM>));
+            }
+            continue;
+        }
         chunk block[UNROLLED];
-        if (kept == nullptr) load_block<DIM, false>(block, k, key + lane_row, last);
+        if (kept == nullptr) load_block<DIM, false>(block, k, key, last);
         UNROLL for (int n = 0; n < UNROLLED; ++n) {
-            const int32_t row = key + lane_row + n * ROWS<DIM>;
+            const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
             if (row >= last) continue;
-            if (kept != nullptr) block[n] = load_16<chunk>(kept + row * KEPT_STEP<DIM>);
-            add_row<T>(dq, h.ds[row], bits_of(h.weights[row]) == HIDDEN, block[n]);
+            const bool is_row_hidden = is_hidden && bits_of(h.weights[row]) == HIDDEN;
+            if (kept == nullptr) add_row<T>(dq, h.ds[row], is_row_hidden, block[n]);
+            else add_row<T>(dq, h.ds[row], is_row_hidden, load_16<chunk>(kept + row * KEPT_STEP<DIM>));
         }
     }
     sum_of_rows<DIM>(dq);
@@ -147,8 +170,54 @@ template <typename T>
 DEVICE void store_gradient(const lane_rows &rows, int32_t row, const float (&sum)[8], float factor)
 {
     float out[8];
-    UNROLL for (int n = 0; n < 8; ++n) out[n] = factor * sum[n] + 0.0f;
+    UNROLL for (int n = 0; n < 8; ++n) out[n] = fma_rn(factor, sum[n], 0);
     store_row<T>(rows, row, out);
+}
+
+/* dk and dv of a block of keys that the only head of a group sees. */
+template <typename T, int DIM>
+DEVICE void store_block(lane_rows dk, lane_rows dv, int32_t block, const item_memory &memory, const float (&q)[8],
+                        const float (&dout)[8], float softmax_scale)
+{
+    const int32_t first = first_row<DIM>(block);
+    dk.data += first * dk.step, dv.data += first * dv.step;
+    UNROLL for (int n = 0; n < UNROLLED; ++n) {
+        const float ds = memory.ds[first + n * ROWS<DIM>], weight = memory.weights[first + n * ROWS<DIM>];
+        float dk_row[8], dv_row[8];
+        UNROLL for (int x = 0; x < 8; ++x) dk_row[x] = ds * q[x], dv_row[x] = fma_rn(weight, dout[x], 0);
+        store_gradient<T>(dk, 0, dk_row, softmax_scale);
+        store_row<T>(dv, 0, dv_row);
+        dk.data += ROWS<DIM> * dk.step, dv.data += ROWS<DIM> * dv.step;
+    }
+}
+
+/* Of each key of a block that is in memory: zeros where nobody sees it. */
+template <typename T, int DIM>
+DEVICE void sum_block(const backward_params &p, const sequence &s, const lane_rows &dk_rows, const lane_rows &dv_rows,
+                      int32_t block, const item_memory &memory, int32_t room, const interval &seen, int64_t b,
+                      uint32_t first_head, const float (&q_alone)[8], const float (&dout_alone)[8])
+{
+    const forward_params &f = p.forward;
+    ROLLED for (int32_t row = first_row<DIM>(block); row < block + BLOCK<DIM> && row < s.seqlen_k; row += ROWS<DIM>) {
+        float q[8], dout[8], dk[8] = {}, dv[8] = {};
+        UNROLL for (int x = 0; x < 8; ++x) q[x] = q_alone[x], dout[x] = dout_alone[x];
+        const bool is_inside = row >= seen.first && row < seen.last;
+        ROLLED for (int32_t n = 0; n < f.group && is_inside; ++n) {
+            const float weight = memory.weights[n * room + row], ds = memory.ds[n * room + row];
+            if (bits_of(weight) == HIDDEN) continue;
+            if (f.group > 1) {
+                const int64_t head = first_head + static_cast<uint32_t>(n);
+                load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, head, f.head_dim));
+                load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, head, f.head_dim_v));
+            }
+            UNROLL for (int x = 0; x < 8; ++x) {
+                dk[x] = fma_rn(ds, q[x], dk[x]);
+                dv[x] = fma_rn(weight, dout[x], dv[x]);
+            }
+        }
+        store_gradient<T>(dk_rows, row, dk, f.softmax_scale);
+        store_row<T>(dv_rows, row, dv);
+    }
 }
 
 template <typename T, int DIM>
@@ -170,7 +239,8 @@ KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_
     char *const kept = sizes.kept > 0 ? memory.k : nullptr;
     const lane_rows k = rows_of<DIM>(f.k, b, s.first_k, head_kv, f.head_dim);
 
-    float q[8], dout[8]; /* of the last head that was asked for */
+    float q[8], dout[8]; /* of the last head */
+    bool is_hidden = true; /* perhaps one of the warp's keys, from it */
     ROLLED for (uint32_t n = 0; n < group; ++n) {
         const uint32_t head = first_head + n;
         const lane_rows dq_rows = rows_of<DIM>(p.dq, b, s.first_q, head, f.head_dim);
@@ -185,7 +255,9 @@ KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_
                               load_scalar(f.lse, s, b, 0, head) * LOG2_E, load_scalar(p.dlse, s, b, 0, head)};
         const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
         find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
-        float delta = sum_of_warp(find_weights<DIM>(p, s, h, memory.p, b, keys));
+        const key_terms terms = find_weights<DIM>(p, s, h, memory.p, b, keys);
+        is_hidden = ballot(FULL_WARP, terms.is_hidden) != 0;
+        float delta = sum_of_warp(terms.delta);
         if (t.warps > 1) {
             if (lane() == 0) sums.delta[t.rank] = delta;
             sync_threads();
@@ -195,7 +267,7 @@ KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_
         if (p.delta.data != nullptr) delta = load_scalar(p.delta, s, b, 0, head);
         find_ds<DIM>(h, memory.p, delta, keys);
         float dq[8] = {};
-        sum_dq<T, DIM>(dq, h, kept, k, keys);
+        sum_dq<T, DIM>(dq, h, kept, k, keys, is_hidden);
         if (t.warps > 1) {
             give_part<DIM>(sums.dq, t, dq);
             sync_threads();
@@ -204,29 +276,15 @@ KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_
         if (t.rank == 0 && lane() < LANES<DIM>) store_gradient<T>(dq_rows, 0, dq, f.softmax_scale);
     }
 
-    /* Of every key in memory: zeros where nobody sees it. */
     const lane_rows dk_rows = rows_of<DIM>(p.dk, b, s.first_k, head_kv, f.head_dim);
     const lane_rows dv_rows = rows_of<DIM>(p.dv, b, s.first_k, head_kv, f.head_dim_v);
-    const int32_t lane_row = static_cast<int32_t>(lane()) / LANES<DIM>;
-    for (int32_t key = t.rank * BLOCK<DIM>; key < s.seqlen_k; key += keys.step)
-        ROLLED for (int32_t row = key + lane_row; row < key + BLOCK<DIM> && row < s.seqlen_k; row += ROWS<DIM>) {
-            float dk[8] = {}, dv[8] = {};
-            const bool is_inside = row >= keys.seen.first && row < keys.seen.last;
-            ROLLED for (uint32_t n = 0; n < group && is_inside; ++n) {
-                const float weight = memory.weights[n * sizes.room + row], ds = memory.ds[n * sizes.room + row];
-                if (bits_of(weight) == HIDDEN) continue;
-                if (group > 1) {
-                    load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, first_head + n, f.head_dim));
-                    load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, first_head + n, f.head_dim_v));
-                }
-                UNROLL for (int x = 0; x < 8; ++x) {
-                    dk[x] = fma_rn(ds, q[x], dk[x]);
-                    dv[x] = fma_rn(weight, dout[x], dv[x]);
-                }
-            }
-            store_gradient<T>(dk_rows, row, dk, f.softmax_scale);
-            store_gradient<T>(dv_rows, row, dv, 1);
-        }
+    const bool is_simple = group == 1 && !is_hidden && dk_rows.at_once && dv_rows.at_once;
+    for (int32_t key = t.rank * BLOCK<DIM>; key < s.seqlen_k; key += keys.step) {
+        if (is_simple && key >= keys.own && key + BLOCK<DIM> <= keys.seen.last)
+            store_block<T, DIM>(dk_rows, dv_rows, key, memory, q, dout, f.softmax_scale);
+        else
+            sum_block<T, DIM>(p, s, dk_rows, dv_rows, key, memory, sizes.room, keys.seen, b, first_head, q, dout);
+    }
 }
 
 template <typename T, int DIM>

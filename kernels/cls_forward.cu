@@ -65,23 +65,23 @@ KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
     const lane_rows k = rows_of<DIM>(p.k, b, s.first_k, head_kv, p.head_dim);
     const lane_rows v = rows_of<DIM>(p.v, b, s.first_k, head_kv, p.head_dim_v);
     const team_keys keys = find_keys<DIM>(p, s, t);
-    const int32_t last = keys.seen.last, lane_row = static_cast<int32_t>(lane()) / LANES<DIM>;
+    const int32_t last = keys.seen.last;
     float *const scores = shared.scores + (is_packed(p, ALONE<DIM>) ? warp() * ALONE<DIM> : 0);
 
     chunk now[UNROLLED], next[UNROLLED];
-    load_block<DIM, true>(next, k, keys.own + lane_row, last);
+    load_block<DIM, true>(next, k, keys.own, last);
     float q[8];
     load_row<T>(q, rows_of<DIM>(p.q, b, s.first_q, head, p.head_dim));
 
     for (int32_t key = keys.own; key < last; key += keys.step) {
         UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
-        if (key + keys.step < last) load_block<DIM, true>(next, k, key + keys.step + lane_row, last);
-        else load_block<DIM, true>(next, v, keys.own + lane_row, last);
-        UNROLL for (int n = 0; n < UNROLLED; ++n) {
-            const int32_t row = key + lane_row + n * ROWS<DIM>;
-            const float dot = multiply_row<T, DIM>(q, now[n]);
-            if (lane() % LANES<DIM> == 0 && row < last) scores[row] = dot;
-        }
+        if (key + keys.step < last) load_block<DIM, true>(next, k, key + keys.step, last);
+        else load_block<DIM, true>(next, v, keys.own, last);
+        float dots[UNROLLED];
+        UNROLL for (int n = 0; n < UNROLLED; ++n) dots[n] = multiply_chunk<T>(q, now[n]);
+        sum_of_lanes<DIM>(dots);
+        const int32_t row = first_row<DIM>(key) + first_sum<DIM, UNROLLED>() * ROWS<DIM>;
+        if (lane() % LANES<DIM> < UNROLLED && row < last) scores[row] = dots[0];
     }
     sync_warp(FULL_WARP);
 
@@ -126,9 +126,9 @@ KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
     float o[8] = {};
     for (int32_t key = keys.own; key < last; key += keys.step) {
         UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
-        if (key + keys.step < last) load_block<DIM, true>(next, v, key + keys.step + lane_row, last);
+        if (key + keys.step < last) load_block<DIM, true>(next, v, key + keys.step, last);
         UNROLL for (int n = 0; n < UNROLLED; ++n) {
-            const int32_t row = key + lane_row + n * ROWS<DIM>;
+            const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
             const float weight = row < last ? scores[row] : float_of(HIDDEN);
             add_row<T>(o, weight, bits_of(weight) == HIDDEN, now[n]);
         }

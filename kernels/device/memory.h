@@ -49,7 +49,8 @@ DEVICE T same_16(const S &from)
 template <typename T>
 DEVICE T load_16(const void *address)
 {
-    return same_16<T>(*static_cast<const sixteen_bytes *>(address));
+    const sixteen_bytes v = *static_cast<const sixteen_bytes *>(address); /* copied from there, it would be bytes */
+    return same_16<T>(v);
 }
 
 template <typename T>
