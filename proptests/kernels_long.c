@@ -2,16 +2,21 @@
  * small as a simulated GPU asks for seldom have them. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proptests/kernels.h"
 #include "proptests/outcome.h"
+#include "reference/formats.h"
 
 /* Beside the features of a case: k and v are negative, so that sums of the bits of a tile tell least of its NaNs. */
 #define NEGATIVE (UINT64_C(1) << NUM_FEATURES)
 
 /* The same of one query head to a KV head. */
 #define NO_GROUP (NEGATIVE << 1)
+
+/* Every key has the same value and dout is positive: every dp is delta, so dq and dk are what delta is off by. */
+#define ONE_VALUE (NO_GROUP << 1)
 
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. */
 static const struct long_case {
@@ -60,6 +65,8 @@ static const struct long_case {
     {"short, 32 keys, causal", 1, 30, 25, 64, 64, -1, 0, 0},
     {"short, width 128", 1, 64, 60, 128, 100, 40, -1, 0},
     {"short, width 256", 1, 33, 64, 256, 200, -1, 0, 0},
+    {"a given delta", 1, 70, 40, 16, 8, -1, -1, FEATURE(DELTA) | ONE_VALUE},
+    {"a given delta, few rows in use", 2, 140, 150, 64, 8, -1, -1, FEATURE(DELTA) | FEATURE(SEQUSED) | ONE_VALUE},
 };
 
 static bool has(const struct long_case *from, uint64_t feature) { return (from->features & feature) != 0; }
@@ -95,6 +102,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     p->has_sink = has(from, FEATURE(SINK));
     p->has_alibi = has(from, FEATURE(ALIBI));
     if (has(from, FEATURE(DLSE)) && c->backward) p->dlse.dtype = ATTEST_FP32;
+    if (has(from, FEATURE(DELTA)) && c->backward) p->delta.dtype = ATTEST_FP32;
     if (p->has_sink) c->sink = case_doubles(c, p->num_heads_q);
     if (p->has_alibi) c->slopes = case_doubles(c, p->num_heads_q);
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
@@ -128,8 +136,22 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_MASK) return is_seen(at[2], at[3]);
     if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
-    const double value = family_value(&c->data, roles[t], 0, at[0], at[1], at[2]);
+    const bool is_one = has(from, ONE_VALUE) && (t == T_V || t == T_DOUT);
+    const double value = family_value(&c->data, roles[t], 0, is_one && t == T_V ? 0 : at[0], at[1], at[2]);
+    if (is_one) return fabs(value);
     return has(from, NEGATIVE) && tensor_kinds[t].is_k ? -fabs(value) : value;
+}
+
+/* That of the inputs, but only as good as a delta made of a rounded o: in the dtype of the tensors. */
+static void add_delta(struct prop_case *c)
+{
+    const int64_t count = case_count(c, T_DELTA);
+    double *const delta = case_doubles(c, count);
+    const struct ref_backward backward = {.delta = delta};
+    if (ref_backward(&c->p, &c->a, NULL, &backward, 1) != ATTEST_OK) abort();
+    for (int64_t i = 0; i < count; ++i) delta[i] = ref_round(c->p.q.dtype, delta[i]);
+    c->values[T_DELTA] = delta;
+    case_lay_out(c);
 }
 
 static void lay_out(struct prop_case *c, const struct long_case *from, int32_t dtype, bool backward)
@@ -164,6 +186,7 @@ static void lay_out(struct prop_case *c, const struct long_case *from, int32_t d
         }
     }
     case_lay_out(c);
+    if (p->delta.dtype != ATTEST_ABSENT) add_delta(c);
     c->features = case_features(c);
 }
 

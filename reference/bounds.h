@@ -46,10 +46,10 @@ extern const char *const ref_tensor_names[REF_NUM_TENSORS]; /* "o", "lse", ... *
  * `recipe` NULL asks for the oracle's own stated error (bound only). threads: 0 for all cores; the result does
  * not depend on it.
  *
- * Backward reads a->forward.lse, a->forward.o and a->delta where they are not NULL, as the kernel does: what
- * these are actually off by, if it is within their own bounds, replaces the most that it could be, and the bounds of
- * a recipe with delta from the rounded o become several times tighter (bounds.md section 6). Give it the results that
- * the gradients were computed from. Wrong ones excuse nothing.
+ * Backward reads a->forward.lse, a->delta and, where there is no delta, a->forward.o, if they are not NULL, as the
+ * kernel does: what these are actually off by, if it is within their own bounds, replaces the most that it could be,
+ * and the bounds of a recipe with delta from the rounded o become several times tighter (bounds.md section 6). Give it
+ * the results that the gradients were computed from. Wrong ones excuse nothing.
  * Errors   OUT_OF_MEMORY. */
 enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
                                      const struct attest_recipe *recipe, const struct ref_bound *o,

@@ -18,6 +18,11 @@ static double given(const struct bound_gradient_head *g, const struct attest_ten
     return ref_load(t->dtype, data, ref_row_offset(problem_of(g), t, &h->sequence, false, h->b, r, h->h));
 }
 
+bool bound_has_delta(const struct bound_gradient_head *g)
+{
+    return problem_of(g)->delta.dtype != ATTEST_ABSENT && g->args->delta != NULL;
+}
+
 /* Error of p_ij = exp(x_ij - lse_i) as the backward pass computes it. */
 static double error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
                          double p)
@@ -88,13 +93,14 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
     return s->blurred ? sums->bound : fmin(error, sums->bound);
 }
 
-/* What the o that is in memory makes delta be off by; NaN where there is none. */
+/* What the o that is in memory makes delta be off by; NaN where there is none, or where a delta is given, which is read
+ * in its place. */
 static double actual_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
                                   int64_t i)
 {
     const struct attest_problem *p = problem_of(g);
     const struct bound_head *h = &g->head;
-    if (p->o.dtype == ATTEST_ABSENT || !g->args->forward.o) return NAN;
+    if (p->o.dtype == ATTEST_ABSENT || !g->args->forward.o || bound_has_delta(g)) return NAN;
     const int64_t from = ref_row_offset(p, &p->o, &h->sequence, false, h->b, block->rows.first + i, h->h);
     double sum = 0.0;
     for (int64_t c = 0; c < p->head_dim_v; ++c) {

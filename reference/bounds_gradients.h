@@ -91,6 +91,9 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
  * before or after. */
 double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop);
 
+/* Whether delta is an input: read as it is, and o is not. */
+bool bound_has_delta(const struct bound_gradient_head *g);
+
 /* ATTEST_DELTA_CORRECTED. row: with the errors of the provisional delta, replaced by those of the corrected one;
  * exact: with those of a sum of p dp in fp32. Writes the row's dq and correction. */
 bool bound_take_correction(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);

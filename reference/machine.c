@@ -75,7 +75,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
-    m.parts = recipe->round_p == 2 || recipe->round_ds == 2 ? 2 : 1;
+    m.parts = recipe->round_p == 2 || recipe->round_ds == 2 || m.may_be_exact ? 2 : 1;
     m.p = rounding_to(p->v.dtype, recipe->round_p);
     if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, recipe->round_p);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);
