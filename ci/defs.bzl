@@ -12,7 +12,7 @@
     NEEDS_CUDA                              for target_compatible_with: skipped where there is no nvcc
 """
 
-load("@local_cuda//:defs.bzl", "CUDA_ROOT", "CUDA_VERSION")
+load("@local_cuda//:defs.bzl", "CUDA_GPUS", "CUDA_ROOT", "CUDA_VERSION")
 load("@rules_cc//cc:defs.bzl", "cc_library")
 load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
 
@@ -30,14 +30,18 @@ _NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
     "-fmad=false",
-    "-gencode=arch=compute_90a,code=sm_90a",
     "-Xcompiler=-fPIC,-Wall,-Wextra",
     "-I.",
 ]
 
-# And PTX: GPUs to come compile it when they load it; of kernels with many instances all but Hopper do.
-_SM_80 = "-gencode=arch=compute_80,code=[sm_80,compute_80]"
-_PTX = "-gencode=arch=compute_80,code=compute_80"
+# What sm_80 has, too, is read once, since read for sm_90a it gives the same machine code: that of the GPUs that CUDA_GPUS
+# names, and PTX, which others compile when they load it.
+_SM_90A = "-gencode=arch=compute_90a,code=sm_90a"
+_CODE = {
+    "sm_80": ["-gencode=arch=compute_80,code=[%s,compute_80]" % CUDA_GPUS],
+    "sm_90a": [_SM_90A],
+    "each": [_SM_90A, "-gencode=arch=compute_80,code=sm_80"],
+}
 
 # Every access of a kernel becomes a call into the simulated GPU: the compiler's instrumentation for races puts it
 # there, kernels/sim/ has the functions. Other sanitizers that a configuration asks for stay; the address sanitizer
@@ -77,7 +81,7 @@ def _nvcc_objects_impl(ctx):
     headers = depset(ctx.files.hdrs, transitive = [c.headers for c in contexts])
     flags = ctx.actions.args()
     flags.add_all(_NVCC_FLAGS)
-    flags.add(_PTX if ctx.attr.ptx_but_for_hopper else _SM_80)
+    flags.add_all(_CODE[ctx.attr.code])
     for c in contexts:
         flags.add_all(c.quote_includes, before_each = "-I")
         flags.add_all(c.includes, before_each = "-I")
@@ -104,23 +108,25 @@ def _nvcc_objects_impl(ctx):
 _nvcc_objects = rule(
     implementation = _nvcc_objects_impl,
     attrs = {
+        "code": attr.string(values = _CODE.keys()),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
         "local_defines": attr.string_list(),
-        "ptx_but_for_hopper": attr.bool(),
         "srcs": attr.label_list(allow_files = [".cu"]),
     },
 )
 
-def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], ptx_but_for_hopper = False, **kwargs):
-    """.cu files for the chip; whoever depends on it does so through if_cuda or NEEDS_CUDA."""
+def cuda_library(name, srcs, hdrs = [], deps = [], local_defines = [], code = "sm_80", **kwargs):
+    """.cu files for the chip; whoever depends on it does so through if_cuda or NEEDS_CUDA.
+
+    `code` says whose instructions these are; "each": of either, as the source asks for whom it is compiled."""
     deps = deps + ["//kernels/device"]
     _nvcc_objects(
         name = name + "_nvcc",
         srcs = srcs,
         hdrs = hdrs,
         local_defines = local_defines,
-        ptx_but_for_hopper = ptx_but_for_hopper,
+        code = code,
         tags = kwargs.get("tags", []),
         target_compatible_with = NEEDS_CUDA,
         deps = deps,
@@ -158,7 +164,7 @@ def sim_library(name, srcs, hdrs = [], deps = [], local_defines = [], copts = []
         **kwargs
     )
 
-def kernel_library(name, srcs, hdrs = [], deps = [], ptx_but_for_hopper = False, **kwargs):
+def kernel_library(name, srcs, hdrs = [], deps = [], code = "sm_80", **kwargs):
     """Launchers by all names that KERNEL_SYMBOL makes; those of the chip only where there is nvcc.
 
     NAME_cuda_poly is not among what NAME_poly brings, nor among //...: it takes as long as NAME_cuda, for one program."""
@@ -171,7 +177,7 @@ def kernel_library(name, srcs, hdrs = [], deps = [], ptx_but_for_hopper = False,
             hdrs,
             deps,
             local_defines,
-            ptx_but_for_hopper,
+            code,
             tags = tags,
             **kwargs
         )

@@ -20,7 +20,8 @@ def _cuda_configure_impl(rctx):
         libraries = root + ("/lib64" if rctx.path(root + "/lib64").exists else "/lib")
         linkopts = ["-L" + libraries, "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
         version = rctx.execute([root + "/bin/nvcc", "--version"]).stdout.strip().split("\n")[-1]
-    rctx.file("defs.bzl", "CUDA_ROOT = %r\nCUDA_VERSION = %r\n" % (root, version))
+    gpus = rctx.os.environ.get("CUDA_GPUS", "sm_90a")
+    rctx.file("defs.bzl", "CUDA_GPUS = %r\nCUDA_ROOT = %r\nCUDA_VERSION = %r\n" % (gpus, root, version))
     rctx.file("BUILD.bazel", """load("@rules_cc//cc:defs.bzl", "cc_library")
 
 cc_library(
@@ -32,10 +33,11 @@ cc_library(
 )
 """ % linkopts)
 
-# CUDA_HOME names another place, or none: then everything is built as on a machine without CUDA.
+# CUDA_HOME names another place, or none: then everything is built as on a machine without CUDA. CUDA_GPUS names those
+# that get machine code, as "sm_80,sm_90a"; others compile PTX when they load it.
 cuda_configure = repository_rule(
     implementation = _cuda_configure_impl,
     configure = True,
-    environ = ["CUDA_HOME", "PATH"],
+    environ = ["CUDA_GPUS", "CUDA_HOME", "PATH"],
     local = True,
 )
