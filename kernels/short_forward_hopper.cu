@@ -98,13 +98,15 @@ DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used)
         out.max[half] = c * max_of_quad(max);
         factor[half] = c;
         reference[half] = out.max[half] == -infinity_f32() ? 0 : out.max[half]; /* against -inf - -inf */
-        if (out.max[half] == infinity_f32()) { /* against inf - inf: what is left of weights is inf, 0 or NaN */
+    }
+    if (out.max[0] == infinity_f32() || out.max[1] == infinity_f32()) /* inf - inf: weights are inf, 0 or NaN */
+        UNROLL for (int half = 0; half < 2; ++half) {
+            if (out.max[half] != infinity_f32()) continue;
             UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
                 UNROLL for (int e = 0; e < 2; ++e)
                     if (s[n + e] < infinity_f32()) s[n + e] = -infinity_f32();
             factor[half] = 1, reference[half] = 0;
         }
-    }
     UNROLL for (int half = 0; half < 2; ++half) {
         float sum[2] = {0, 0};
         UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
@@ -144,63 +146,78 @@ DEVICE void multiply_p_v(float (&o)[DIM / 2], const float (&p)[KEYS / 2], uint64
     wgmma_fence_operand(o);
 }
 
-/* A warp's o, rows first_row .. first_row + 15 of the problem, in 16 bits: by way of its own rows of q, so that lanes
- * store 16 bytes of a row at once. */
+/* What a lane stores of a warp's 16 rows: o of rows lane / CHUNKS, + STEP ..., eight features each; if it is one of the
+ * first two of four, lse of row lane / 4 or of the eighth after it. */
+template <int DIM>
+struct outputs {
+    static constexpr unsigned CHUNKS = DIM / 8, STEP = 32 / CHUNKS;
+    row_pointer o; /* its first row */
+    char *lse;     /* NULL: not wanted, or another lane's */
+};
+
+template <int DIM>
+DEVICE outputs<DIM> find_outputs(const forward_params &p, const card &c, int warp_row)
+{
+    outputs<DIM> out = {row_at(c.o, p.o, warp_row + static_cast<int>(lane() / outputs<DIM>::CHUNKS)), nullptr};
+    const int row = warp_row + static_cast<int>(lane() / 4 + lane() % 4 * 8);
+    if (p.lse.data != nullptr && lane() % 4 < 2) out.lse = row_at(c.lse, p.lse, row).data;
+    return out;
+}
+
+/* A warp's o of 16 rows, in 16 bits, by way of its own rows of q, from first_row on, so that lanes store 16 bytes of a
+ * row at once. `rows` of them are in memory; those from `seen` on are zero, whatever o says. */
 template <typename T, int DIM>
 DEVICE void write_o(const row_tensor &t, const float (&o)[DIM / 2], const float (&factor)[2], uint16_t *q,
-                    unsigned first_row, row_pointer row, int rows)
+                    unsigned first_row, row_pointer row, int rows, int seen)
 {
-    constexpr unsigned CHUNKS = DIM / 8, STEP = 32 / CHUNKS; /* rows at a time */
+    constexpr unsigned CHUNKS = outputs<DIM>::CHUNKS, STEP = outputs<DIM>::STEP;
     UNROLL for (unsigned n = 0; n < CHUNKS; n += 2) {
         uint32_t pairs[4]; /* of features 8 n .., rows g and g + 8; of features 8 n + 8 .. */
         UNROLL for (unsigned r = 0; r < 4; ++r) {
             const float *const pair = &o[4 * n + 2 * r];
             pairs[r] = pack<T>(pair[0] * factor[r % 2], pair[1] * factor[r % 2]);
         }
-        stmatrix_x4(&q[offset<DIM>(first_row + lane() % 16, 8 * n + lane() / 16 * 8)], pairs);
+        stmatrix_x4(&q[offset<DIM>(first_row + lane() % 16, lane() / 16 * 8) ^ offset<DIM>(0, 8 * n)], pairs);
     }
     sync_warp(FULL_WARP);
-    const unsigned x = lane() % CHUNKS * 8, first = lane() / CHUNKS;
+    if (seen < 16) {
+        ROLLED for (unsigned r = seen > 0 ? static_cast<unsigned>(seen) : 0; r < 16; ++r)
+            ROLLED for (unsigned x = lane(); x < DIM; x += 32) q[offset<DIM>(first_row + r, x)] = 0;
+        sync_warp(FULL_WARP);
+    }
+    const unsigned x = lane() % CHUNKS * 8, first = lane() / CHUNKS, from = offset<DIM>(first_row + first, x);
     const int64_t step = STEP * t.seqlen * 2;
-    row.data += first * t.seqlen * 2;
     if (t.by_eight && static_cast<int>(x) + 8 <= row.length) {
         UNROLL for (unsigned r = 0; r < 16; r += STEP, row.data += step)
             if (static_cast<int>(first + r) < rows)
-                store_global_16(row.data + 2 * x, load_16<sixteen_bytes>(&q[offset<DIM>(first_row + first + r, x)]));
+                store_global_16(row.data + 2 * x, load_16<sixteen_bytes>(&q[from ^ offset<DIM>(r, 0)]));
     } else {
-        ROLLED for (unsigned r = first; r < 16; r += STEP, row.data += step)
-            if (static_cast<int>(r) < rows) store_eight(row, x, &q[offset<DIM>(first_row + r, x)]);
+        ROLLED for (unsigned r = 0; r < 16; r += STEP, row.data += step)
+            if (static_cast<int>(first + r) < rows) store_eight(row, x, &q[from ^ offset<DIM>(r, 0)]);
     }
 }
 
 /* Rows first .. first + 63 of a problem whose q, k and v are complete. */
 template <typename T, int DIM>
-DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int first)
+DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int first, const outputs<DIM> &out)
 {
     const uint16_t *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
-    const int warp_row = first + static_cast<int>(warp()) * 16, lane_row = warp_row + static_cast<int>(lane()) / 4;
-    const int seen_rows = c.s.used_k > 0 ? c.s.used_q : 0;
-    float s[KEYS / 2] = {}, o[DIM / 2] = {}, factor[2];
+    const int warp_row = first + static_cast<int>(warp()) * 16;
+    const int seen = c.s.used_k > 0 ? c.s.used_q - warp_row : 0, rows = c.s.seqlen_q - warp_row; /* of the warp's */
+    float s[KEYS / 2] = {}, o[DIM / 2] = {};
     const unsigned first_of_q = offset<DIM>(static_cast<unsigned>(first), 0) * 2;
     multiply_q_k<T, DIM>(s, wgmma_advance(descriptor<DIM>(q), first_of_q), descriptor<DIM>(k));
     const row_sums sums = find_weights(s, p.softmax_scale * LOG2_E, c.s.used_k);
     multiply_p_v<T, DIM>(o, s, descriptor<DIM>(v));
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf) of rows that see no key. */
-    UNROLL for (int half = 0; half < 2; ++half) {
-        const int row = lane_row + 8 * half;
-        const float sum = sum_of_quad(sums.sum[half]);
-        const bool is_empty = row >= seen_rows;
-        const float lse = is_empty ? -infinity_f32() : (sums.max[half] + log2_f32(sum)) * LN_2;
-        factor[half] = rcp_f32(sum);
-        if (p.lse.data != nullptr && row < c.s.seqlen_q && lane() % 4 == 0)
-            store_feature(row_at(c.lse, p.lse, row), 0, lse);
-        if (ballot(FULL_WARP, is_empty) != 0 && is_empty) { /* their sums may be no numbers */
-            UNROLL for (int n = 2 * half; n < DIM / 2; n += 4) o[n] = o[n + 1] = 0;
-            factor[half] = 0;
-        }
+    const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
+    const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])};
+    const int half = lane() % 4 == 0 ? 0 : 1, row = static_cast<int>(lane() / 4) + 8 * half;
+    if (out.lse != nullptr && row < rows) {
+        const float lse = ((half == 0 ? sums.max[0] : sums.max[1]) + log2_f32(half == 0 ? sum[0] : sum[1])) * LN_2;
+        *reinterpret_cast<float *>(out.lse) = row < seen ? one_nan_f32(lse) : -infinity_f32();
     }
-    write_o<T, DIM>(p.o, o, factor, q, static_cast<unsigned>(warp_row), row_at(c.o, p.o, warp_row),
-                    c.s.seqlen_q - warp_row);
+    write_o<T, DIM>(p.o, o, factor, q, static_cast<unsigned>(warp_row), out.o, rows, seen);
 }
 
 template <typename T, int DIM>
@@ -215,12 +232,17 @@ KERNEL(THREADS, MIN_BLOCKS<DIM>) void short_forward_hopper_kernel(const forward_
     load_operand<DIM>(q, p.q, c.q, c.s.used_q);
     load_operand<DIM>(k, p.k, c.k, c.s.used_k);
     load_operand<DIM>(v, p.v, c.v, c.s.used_k);
+    outputs<DIM> out = find_outputs<DIM>(p, c, static_cast<int>(warp()) * 16);
     cp_async_wait_all();
     fence_proxy_async_shared();
     sync_threads(); /* q, k and v are complete, and wgmma may read them */
     int row = 0;
-    ROLLED for (; row < c.s.used_q; row += ROWS) take_rows<T, DIM>(p, c, q, row);
-    write_empty_rows(p, c, row + static_cast<int>(warp()), THREADS / 32);
+    ROLLED for (; row < c.s.used_q; row += ROWS) {
+        take_rows<T, DIM>(p, c, q, row, out);
+        out.o.data += ROWS * p.o.seqlen * 2;
+        if (out.lse != nullptr) out.lse += ROWS * p.lse.seqlen * 4;
+    }
+    if (row < c.s.seqlen_q) write_empty_rows(p, c, row + static_cast<int>(warp()), THREADS / 32);
 }
 
 template <typename T, int DIM>
