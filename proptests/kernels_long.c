@@ -54,6 +54,7 @@ static const struct long_case {
     {"one query, biases", 2, 1, 200, 64, 64, 150, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
     {"one query, padded rows", 1, 1, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
     {"one query, rows not used", 2, 3, 200, 64, 64, -1, -1, FEATURE(SEQUSED)},
+    {"one query, more keys than short ones have", 2, 3, 400, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
     {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
