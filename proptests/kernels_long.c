@@ -13,6 +13,9 @@
 /* The same of one query head to a KV head. */
 #define NO_GROUP (NEGATIVE << 1)
 
+/* A softmax_scale of 0: all keys weigh the same. */
+#define NO_SCALE (NEGATIVE << 2)
+
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. */
 static const struct long_case {
     const char *name;
@@ -40,6 +43,7 @@ static const struct long_case {
     {"128 keys, width 128", 1, 70, 128, 128, 101, -1, -1, 0},
     {"100 rows, padded", 1, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
     {"100 rows, odd widths", 1, 66, 100, 75, 127, -1, -1, NO_GROUP},
+    {"100 rows, a scale of zero", 1, 100, 90, 64, 64, -1, -1, NO_SCALE},
     {"128 rows, few in use", 2, 120, 128, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"200 rows, few in use", 2, 200, 128, 64, 48, -1, -1, FEATURE(SEQUSED)},
     {"128 rows, ragged", 3, 128, 110, 64, 64, -1, -1, FEATURE(RAGGED)},
@@ -166,7 +170,8 @@ static void lay_out(struct prop_case *c, const struct long_case *from, int32_t d
     p->seqlen_q = from->seqlen_q, p->seqlen_k = from->seqlen_k;
     p->batch = p->num_heads_kv = from->num_heads_kv;
     p->num_heads_q = (has(from, NO_GROUP) ? 1 : 2) * from->num_heads_kv;
-    p->head_dim = from->head_dim, p->head_dim_v = from->head_dim_v, p->softmax_scale = 0.125f;
+    p->head_dim = from->head_dim, p->head_dim_v = from->head_dim_v;
+    p->softmax_scale = has(from, NO_SCALE) ? 0 : 0.125f;
     p->window_left = from->window_left, p->window_right = from->window_right, p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = dtype;
     p->lse.dtype = ATTEST_FP32;
