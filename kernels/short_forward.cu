@@ -16,10 +16,19 @@
 #include "kernels/forward.h"
 #include "kernels/params.h"
 #include "kernels/scores.h"
-#include "kernels/short.h"
 #include "kernels/tiles.h"
 
 namespace {
+
+/* What a problem's threads know of it. */
+struct card {
+    sequence s;
+    row_pointer q, k, v, o, lse; /* their first rows */
+    int64_t b;
+    int32_t head;
+    bool is_ours;
+    bool is_whole; /* no row or key of the tiles is missing, and no window hides one */
+};
 
 /* MOST rows and keys of a problem. */
 template <int DIMENSIONS, int MOST>
@@ -33,6 +42,40 @@ struct shape {
     static constexpr int NUMBERS = 3 * KEYS * DIM; /* of q, k and v of a problem in shared memory */
     static constexpr int SHARED_BYTES = PROBLEMS * (NUMBERS * 2 + static_cast<int>(sizeof(card)));
 };
+
+DEVICE card find_card(const forward_params &p, unsigned problem, int most)
+{
+    card c = {};
+    const unsigned heads = static_cast<unsigned>(p.num_heads_q), b = problem / heads, head = problem % heads;
+    c.b = b, c.head = static_cast<int32_t>(head);
+    if (b >= p.batch) return c;
+    c.s = find_sequence(p, b);
+    c.is_ours = is_ours(p, c.s);
+    c.is_whole = c.s.used_q == most && c.s.used_k == most && p.window_left < 0 && p.window_right < 0;
+    const unsigned head_kv = head / static_cast<unsigned>(p.group);
+    c.q = row_of(p.q, b, c.s.first_q, head, p.head_dim);
+    c.k = row_of(p.k, b, c.s.first_k, head_kv, p.head_dim);
+    c.v = row_of(p.v, b, c.s.first_k, head_kv, p.head_dim_v);
+    c.o = row_of(p.o, b, c.s.first_q, head, p.head_dim_v);
+    if (p.lse.data != nullptr) c.lse = row_of(p.lse, b, c.s.first_q, head, 1);
+    return c;
+}
+
+DEVICE row_pointer row_at(row_pointer first, const row_tensor &t, int row)
+{
+    first.data += row * t.seqlen * (t.dtype == ATTEST_FP32 ? 4 : 2);
+    return first;
+}
+
+/* Rows from `first` on that no tile holds: past the last in use, they are (0, -inf). By one warp. */
+DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
+{
+    ROLLED for (int row = first; row < c.s.seqlen_q; ++row) {
+        const row_pointer o = row_at(c.o, p.o, row);
+        ROLLED for (int x = static_cast<int>(lane()); x < p.head_dim_v; x += 32) store_feature(o, x, 0);
+        if (p.lse.data != nullptr && lane() == 0) store_feature(row_at(c.lse, p.lse, row), 0, -infinity_f32());
+    }
+}
 
 /* q, k and v of a problem to its places in shared memory, by its own threads. */
 template <typename shape>
@@ -116,7 +159,7 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
     }
     sync_warp(FULL_WARP); /* the warp's rows of q have been read */
     write_o_16<T>(p.o, kept, factor, q + warp_row * DIM, row_at(c.o, p.o, warp_row), s.seqlen_q - warp_row);
-    if (warp_row + 16 == KEYS) write_empty_rows(p, c, KEYS, 1);
+    if (warp_row + 16 == KEYS) write_empty_rows(p, c, KEYS);
 }
 
 template <typename T, typename shape, bool PLAIN>

@@ -14,7 +14,6 @@
  * short_forward.cu. kernels/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/params.h"
 #include "kernels/scores.h"
-#include "kernels/short.h"
 #include "kernels/tiles.h"
 
 namespace {
@@ -24,6 +23,29 @@ enum { KEYS = 128, ROWS = 64, THREADS = 128 }; /* keys, and rows of a product */
 /* q, k and v lie in panels of 64 features, or the 32 that there are: a panel's row is as long as wgmma's swizzle. */
 template <int DIM>
 constexpr int PANEL = DIM < 64 ? DIM : 64;
+
+/* What a problem's threads know of it. */
+struct card {
+    char *rows[5]; /* the first ones, in the order of their tensors in forward_params */
+    int32_t seqlen_q, used_q, used_k;
+    bool is_ours;
+};
+enum { Q, K, V, O, LSE };
+static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE * sizeof(row_tensor), "in order");
+
+/* By one warp, a lane for each tensor. */
+DEVICE void find_card(const forward_params &p, unsigned problem, card &c)
+{
+    const unsigned heads = static_cast<unsigned>(p.num_heads_q), b = problem / heads, head = problem % heads;
+    const sequence s = find_sequence(p, b);
+    if (lane() <= LSE) {
+        const row_tensor &t = (&p.q)[lane()];
+        const bool is_k = lane() == K || lane() == V;
+        const unsigned of = is_k ? head / static_cast<unsigned>(p.group) : head;
+        c.rows[lane()] = row_of(t, b, is_k ? s.first_k : s.first_q, of, 0).data;
+    }
+    if (lane() == 0) c.seqlen_q = s.seqlen_q, c.used_q = s.used_q, c.used_k = s.used_k, c.is_ours = is_ours(p, s);
+}
 
 /* CTAs of an SM: as many as registers or shared memory allow. */
 template <int DIM>
@@ -36,10 +58,11 @@ DEVICE unsigned offset(unsigned row, unsigned x)
     return x / PANEL<DIM> * KEYS * PANEL<DIM> + tile_offset<PANEL<DIM>>(row, x % PANEL<DIM>);
 }
 
-/* The first `count` rows; the others are zero. Copies are asynchronous. */
+/* The first `count` rows, of `length` numbers; all else is zero. Copies are asynchronous. */
 template <int DIM>
-DEVICE void load_operand(uint16_t *to, const row_tensor &t, row_pointer row, int count)
+DEVICE void load_operand(uint16_t *to, const row_tensor &t, char *rows, int length, int count)
 {
+    row_pointer row = {rows, t.dtype, t.by_four, length};
     UNROLL for (int x = 0; x < DIM; x += PANEL<DIM>) {
         load_rows<KEYS, PANEL<DIM>, THREADS>(to + x * KEYS, row, t.seqlen * 2, t.by_eight != 0, count, thread_x());
         row.data += 2 * PANEL<DIM>, row.length -= PANEL<DIM>;
@@ -156,11 +179,11 @@ struct outputs {
 };
 
 template <int DIM>
-DEVICE outputs<DIM> find_outputs(const forward_params &p, const card &c, int warp_row)
+DEVICE outputs<DIM> find_outputs(const forward_params &p, const card &c, unsigned warp_row)
 {
-    outputs<DIM> out = {row_at(c.o, p.o, warp_row + static_cast<int>(lane() / outputs<DIM>::CHUNKS)), nullptr};
-    const int row = warp_row + static_cast<int>(lane() / 4 + lane() % 4 * 8);
-    if (p.lse.data != nullptr && lane() % 4 < 2) out.lse = row_at(c.lse, p.lse, row).data;
+    const int64_t row = warp_row + lane() / outputs<DIM>::CHUNKS, lse_row = warp_row + lane() / 4 + lane() % 4 * 8;
+    outputs<DIM> out = {{c.rows[O] + row * p.o.seqlen * 2, p.o.dtype, p.o.by_four, p.head_dim_v}, nullptr};
+    if (p.lse.data != nullptr && lane() % 4 < 2) out.lse = c.rows[LSE] + lse_row * p.lse.seqlen * 4;
     return out;
 }
 
@@ -203,11 +226,11 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int f
 {
     const uint16_t *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
     const int warp_row = first + static_cast<int>(warp()) * 16;
-    const int seen = c.s.used_k > 0 ? c.s.used_q - warp_row : 0, rows = c.s.seqlen_q - warp_row; /* of the warp's */
+    const int seen = c.used_k > 0 ? c.used_q - warp_row : 0, rows = c.seqlen_q - warp_row; /* of the warp's */
     float s[KEYS / 2] = {}, o[DIM / 2] = {};
     const unsigned first_of_q = offset<DIM>(static_cast<unsigned>(first), 0) * 2;
     multiply_q_k<T, DIM>(s, wgmma_advance(descriptor<DIM>(q), first_of_q), descriptor<DIM>(k));
-    const row_sums sums = find_weights(s, p.softmax_scale * LOG2_E, c.s.used_k);
+    const row_sums sums = find_weights(s, p.softmax_scale * LOG2_E, c.used_k);
     multiply_p_v<T, DIM>(o, s, descriptor<DIM>(v));
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf) of rows that see no key. */
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
@@ -220,29 +243,40 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     write_o<T, DIM>(p.o, o, factor, q, static_cast<unsigned>(warp_row), out.o, rows, seen);
 }
 
+/* Rows from `first` on that no product has: past the last in use, they are (0, -inf). */
+DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
+{
+    ROLLED for (int row = first + static_cast<int>(warp()); row < c.seqlen_q; row += THREADS / 32) {
+        uint16_t *const o = reinterpret_cast<uint16_t *>(c.rows[O] + row * p.o.seqlen * 2);
+        ROLLED for (int x = static_cast<int>(lane()); x < p.head_dim_v; x += 32) o[x] = 0;
+        if (p.lse.data != nullptr && lane() == 0)
+            *reinterpret_cast<float *>(c.rows[LSE] + row * p.lse.seqlen * 4) = -infinity_f32();
+    }
+}
+
 template <typename T, int DIM>
-KERNEL(THREADS, MIN_BLOCKS<DIM>) void short_forward_hopper_kernel(const forward_params p)
+KERNEL(THREADS, MIN_BLOCKS<DIM>) void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p)
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
     card &c = *reinterpret_cast<card *>(v + KEYS * DIM);
-    if (thread_x() == 0) c = find_card(p, block_x(), KEYS);
+    if (warp() == 0) find_card(p, block_x(), c);
     sync_threads(); /* the card is there */
     if (!c.is_ours) return;
-    load_operand<DIM>(q, p.q, c.q, c.s.used_q);
-    load_operand<DIM>(k, p.k, c.k, c.s.used_k);
-    load_operand<DIM>(v, p.v, c.v, c.s.used_k);
-    outputs<DIM> out = find_outputs<DIM>(p, c, static_cast<int>(warp()) * 16);
+    load_operand<DIM>(q, p.q, c.rows[Q], p.head_dim, c.used_q);
+    load_operand<DIM>(k, p.k, c.rows[K], p.head_dim, c.used_k);
+    load_operand<DIM>(v, p.v, c.rows[V], p.head_dim_v, c.used_k);
+    outputs<DIM> out = find_outputs<DIM>(p, c, warp() * 16);
     cp_async_wait_all();
     fence_proxy_async_shared();
     sync_threads(); /* q, k and v are complete, and wgmma may read them */
     int row = 0;
-    ROLLED for (; row < c.s.used_q; row += ROWS) {
+    ROLLED for (; row < c.used_q; row += ROWS) {
         take_rows<T, DIM>(p, c, q, row, out);
         out.o.data += ROWS * p.o.seqlen * 2;
         if (out.lse != nullptr) out.lse += ROWS * p.lse.seqlen * 4;
     }
-    if (row < c.s.seqlen_q) write_empty_rows(p, c, row + static_cast<int>(warp()), THREADS / 32);
+    write_empty_rows(p, c, row);
 }
 
 template <typename T, int DIM>
