@@ -168,8 +168,9 @@ const struct forward_kernel forward_kernels[] = {
     {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward", 0},
     {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward",
      0},
-    {"short_forward", short_forward_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward",
-     9}, /* what its 128 rows would have, had the next one not taken it */
+    /* What its 128 rows would have, had the next one not taken it. */
+    {"short_forward", short_forward_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64},
+     "short_forward", 9},
     {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
      {128, 128}, "short_forward", 9},
     {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward",

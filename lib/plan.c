@@ -117,7 +117,8 @@ static bool pick(struct attest_plan *plan, int major)
         return true;
     }
     if (plan->problem.device == ATTEST_CUDA && !attest_check_cuda()) return false;
-    return (!has_forward || pick_forward(plan, major > 0 ? major : major_of(&plan->problem))) && (!has_backward || pick_backward(plan));
+    if (has_forward && !pick_forward(plan, major > 0 ? major : major_of(&plan->problem))) return false;
+    return !has_backward || pick_backward(plan);
 }
 
 static bool make_plan(const struct attest_problem *problem, int major, struct attest_plan *plan)

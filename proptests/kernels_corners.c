@@ -127,7 +127,7 @@ static int infinity_among_many(const struct implementation *self, int32_t dtype,
     return TRIAL_PASSES;
 }
 
-/* Rows of q = 1 and -1 in turns: k = inf at one key gives scores of inf and, beside others of -1, of -inf. One format. */
+/* One format, rows of q = 1 and -1 in turns: k = inf at one key gives scores of inf and, beside others of -1, -inf. */
 static int infinity_among_rows(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     enum { ROWS = 70, KEYS = 100 };
