@@ -31,6 +31,14 @@ int cuda_shared_bytes(int ordinal)
     return INT_MAX;
 }
 
+int cuda_major(int ordinal)
+{
+    int major;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess) return major;
+    cudaGetLastError();
+    return 0;
+}
+
 int cuda_leave(int previous) { return set_device(previous); }
 
 const char *cuda_error_text(int code) { return launch_error_text(code); }

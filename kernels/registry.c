@@ -75,6 +75,22 @@ static bool short_forward_64_takes(const struct attest_problem *p, char *why, si
     return one_format_takes(p, why, bytes);
 }
 
+/* Every row sees every key, and c is not negative in max(c s) = c max s. */
+static bool short_forward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->bias.dtype != ATTEST_ABSENT) return refuse(why, bytes, "there is a bias, but must be none");
+    if (p->mask.dtype != ATTEST_ABSENT) return refuse(why, bytes, "there is a mask, but must be none");
+    if (p->block_mask.dtype != ATTEST_ABSENT) return refuse(why, bytes, "there is a block_mask, but must be none");
+    if (p->has_alibi) return refuse(why, bytes, "has_alibi = %d, but must be 0", p->has_alibi);
+    if (p->has_sink) return refuse(why, bytes, "has_sink = %d, but must be 0", p->has_sink);
+    if (p->softcap != 0) return refuse(why, bytes, "softcap = %g, but must be 0", (double)p->softcap);
+    if (p->dropout_p != 0) return refuse(why, bytes, "dropout_p = %g, but must be 0", (double)p->dropout_p);
+    if (p->window_left >= 0 || p->window_right >= 0) return refuse(why, bytes, "there is a window, but must be none");
+    if (!(p->softmax_scale >= 0))
+        return refuse(why, bytes, "softmax_scale = %g, but must be at least 0", (double)p->softmax_scale);
+    return short_forward_128_takes(p, why, bytes);
+}
+
 static bool cls_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     const int64_t group = p->num_heads_q / p->num_heads_kv;
@@ -149,11 +165,18 @@ static size_t no_bytes(const struct attest_problem *p)
 #define ANY {INT32_MAX, INT32_MAX}
 
 const struct forward_kernel forward_kernels[] = {
-    {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward"},
-    {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward"},
-    {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward"},
-    {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward"},
-    {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32"},
+    {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward", 0},
+    {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward",
+     0},
+    /* What its 128 rows would have, had the next one not taken it. */
+    {"short_forward", short_forward_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64},
+     "short_forward", 9},
+    {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
+     {128, 128}, "short_forward", 9},
+    {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward",
+     0},
+    {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward", 0},
+    {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32", 0},
     {0},
 };
 

@@ -31,6 +31,7 @@ struct forward_kernel {
     forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
     struct lengths most;
     const char *shared_recipe; /* covers the kernels before it, too */
+    int only_major; /* of the compute capability of GPUs that have its instructions: left out on others. 0: any */
 };
 
 struct backward_kernel {
@@ -63,6 +64,8 @@ extern const struct merge_backward_kernel merge_backward_kernel;
 forward_launcher cls_forward_sim, cls_forward_cuda, cls_forward_sim_poly, cls_forward_cuda_poly;
 forward_launcher forward_sim, forward_cuda, forward_sim_poly, forward_cuda_poly;
 forward_launcher short_forward_sim, short_forward_cuda, short_forward_sim_poly, short_forward_cuda_poly;
+forward_launcher short_forward_hopper_sim, short_forward_hopper_cuda;
+forward_launcher short_forward_hopper_sim_poly, short_forward_hopper_cuda_poly;
 forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;
 backward_launcher cls_backward_sim, cls_backward_cuda, cls_backward_sim_poly, cls_backward_cuda_poly;
 backward_launcher backward_sim, backward_cuda, backward_sim_poly, backward_cuda_poly;

@@ -30,6 +30,14 @@ static bool has_all(const struct attest_problem *p, struct lengths most)
     return p->seqlen_q <= most.q && p->seqlen_k <= most.k;
 }
 
+/* Whether one of the kernels before has whatever this one could have. */
+static bool is_covered(const struct attest_pass_plan *pass, struct lengths most)
+{
+    for (int n = 0; n < pass->num_kernels; ++n)
+        if (most.q <= pass->most[n].q && most.k <= pass->most[n].k) return true;
+    return false;
+}
+
 static void add_share(struct attest_pass_plan *pass, const char *kernel, struct lengths most)
 {
     const size_t length = strlen(pass->kernel);
@@ -43,13 +51,19 @@ static int shared_bytes_of(const struct attest_problem *p)
     return p->device == ATTEST_CUDA ? attest_cuda_shared_bytes(p->device_ordinal) : INT_MAX;
 }
 
+static int major_of(const struct attest_problem *p)
+{
+    return p->device == ATTEST_CUDA ? attest_cuda_major(p->device_ordinal) : 9;
+}
+
 /* The first of the table that has the whole problem, and those before it that have a share. */
-static bool pick_forward(struct attest_plan *plan)
+static bool pick_forward(struct attest_plan *plan, int major)
 {
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->forward_pass;
     char why[256] = "there is none";
     for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
+        if ((k->only_major != 0 && k->only_major != major) || is_covered(pass, k->most)) continue;
         if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
         plan->forward[pass->num_kernels] = k;
         add_share(pass, k->name, k->most);
@@ -91,7 +105,7 @@ void attest_take_share(const struct attest_pass_plan *pass, int share, struct fo
     for (int n = 0; n < share; ++n) params->of_others[n] = pass->most[n];
 }
 
-static bool pick(struct attest_plan *plan)
+static bool pick(struct attest_plan *plan, int major)
 {
     const bool has_forward = plan->problem.o.dtype != ATTEST_ABSENT;
     const bool has_backward = plan->problem.dq.dtype != ATTEST_ABSENT;
@@ -103,18 +117,24 @@ static bool pick(struct attest_plan *plan)
         return true;
     }
     if (plan->problem.device == ATTEST_CUDA && !attest_check_cuda()) return false;
-    return (!has_forward || pick_forward(plan)) && (!has_backward || pick_backward(plan));
+    if (has_forward && !pick_forward(plan, major > 0 ? major : major_of(&plan->problem))) return false;
+    return !has_backward || pick_backward(plan);
 }
 
-static bool make_plan(const struct attest_problem *problem, struct attest_plan *plan)
+static bool make_plan(const struct attest_problem *problem, int major, struct attest_plan *plan)
 {
     if (!attest_check_struct("problem", problem, sizeof *problem)) return false;
     *plan = (struct attest_plan){.problem = *problem};
     plan->problem.struct_size = sizeof *problem;
-    return attest_check_problem(&plan->problem) && pick(plan);
+    return attest_check_problem(&plan->problem) && pick(plan, major);
 }
 
 enum attest_status attest_plan_create(const struct attest_problem *problem, struct attest_plan **plan)
+{
+    return attest_plan_create_for(problem, 0, plan);
+}
+
+enum attest_status attest_plan_create_for(const struct attest_problem *problem, int major, struct attest_plan **plan)
 {
     if (plan == NULL) {
         attest_refuse(ATTEST_INVALID, "plan = NULL, but must point to where the plan goes");
@@ -122,7 +142,7 @@ enum attest_status attest_plan_create(const struct attest_problem *problem, stru
     }
     *plan = NULL;
     struct attest_plan made;
-    if (!make_plan(problem, &made)) return attest_refused_status();
+    if (!make_plan(problem, major, &made)) return attest_refused_status();
 
     struct attest_plan *kept = malloc(sizeof *kept);
     if (kept == NULL) {

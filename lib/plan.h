@@ -22,6 +22,10 @@ struct attest_plan {
     } forward_pass, backward_pass;
 };
 
+/* As attest_plan_create, for GPUs whose compute capability has this major number. 0: the problem's device, which is
+ * asked; the simulated GPU, asked when it runs, is taken for one of 9. */
+enum attest_status attest_plan_create_for(const struct attest_problem *problem, int major, struct attest_plan **plan);
+
 /* Leaves to a launch of kernel `share` the sequences that are its own. */
 void attest_take_share(const struct attest_pass_plan *pass, int share, struct forward_params *params);
 

@@ -60,7 +60,8 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
     struct attest_problem on_device = *p;
     struct attest_plan *made;
     on_device.device = device;
-    const enum attest_status status = attest_plan_create(&on_device, &made);
+    const int major = device != ATTEST_SIM ? 0 : self->generation == SIM_SM_80 ? 8 : 9;
+    const enum attest_status status = attest_plan_create_for(&on_device, major, &made);
     self->refused += status == ATTEST_UNSUPPORTED;
     if (status != ATTEST_OK) return status;
     struct attest_plan *const plan = &out->plan;

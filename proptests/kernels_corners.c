@@ -127,6 +127,34 @@ static int infinity_among_many(const struct implementation *self, int32_t dtype,
     return TRIAL_PASSES;
 }
 
+/* One format, rows of q = 1 and -1 in turns: k = inf at one key gives scores of inf and, beside others of -1, -inf. */
+static int infinity_among_rows(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { ROWS = 70, KEYS = 100 };
+    float q[ROWS], k[KEYS], v[KEYS], o[ROWS], lse[ROWS]; /* or numbers of 16 bits */
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.seqlen_q = ROWS, p.seqlen_k = KEYS, p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+    p.q = p.o = (struct attest_tensor){dtype, 0, ROWS, 1, 1};
+    p.k = p.v = (struct attest_tensor){dtype, 0, KEYS, 1, 1};
+    p.lse = (struct attest_tensor){ATTEST_FP32, 0, ROWS, 1, 1};
+    p.softmax_scale = 1;
+    for (int i = 0; i < ROWS; ++i) ref_store(dtype, q, i, i % 2 == 0 ? 1 : -1);
+    for (int j = 0; j < KEYS; ++j) ref_store(dtype, k, j, j == 50 ? INFINITY : 1), ref_store(dtype, v, j, 3);
+    a.q = q, a.k = k, a.v = v, a.o = o, a.lse = lse;
+    if (self->forward(self, &p, &a) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "inf among rows: %s", attest_last_error());
+    for (int i = 0; i < ROWS; ++i) {
+        const double got = ref_load(dtype, o, i);
+        const bool holds = i % 2 == 0 ? lse[i] == INFINITY && isnan(got)
+                                      : fabs(lse[i] - (log(KEYS - 1) - 1)) < 1e-5 && fabs(got - 3) < 1e-5;
+        if (!holds) return fails(context, FAILS_LSE, "row %d of %d, with a key of inf, has o = %g, lse = %g", i, ROWS,
+                                 got, (double)lse[i]);
+    }
+    return TRIAL_PASSES;
+}
+
 static int infinities(const struct implementation *self, struct prop_context *context)
 {
     static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_BF16};
@@ -134,6 +162,7 @@ static int infinities(const struct implementation *self, struct prop_context *co
     for (int i = 0; i < 2; ++i) {
         if (failure == TRIAL_PASSES) failure = infinite_scores(self, dtypes[i], context);
         if (failure == TRIAL_PASSES) failure = infinity_among_many(self, dtypes[i], context);
+        if (failure == TRIAL_PASSES) failure = infinity_among_rows(self, dtypes[i], context);
     }
     return failure;
 }

@@ -18,6 +18,9 @@
 /* Every key has the same value and dout is positive: every dp is delta, so dq and dk are what delta is off by. */
 #define ONE_VALUE (NO_GROUP << 1)
 
+/* A softmax_scale of 0: all keys weigh the same. */
+#define NO_SCALE (ONE_VALUE << 1)
+
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. */
 static const struct long_case {
     const char *name;
@@ -40,6 +43,16 @@ static const struct long_case {
     {"few rows in use", 2, 140, 150, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"few rows in use, width 200", 2, 140, 150, 200, 160, -1, -1, FEATURE(SEQUSED)},
     {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
+    {"128 rows, no group", 2, 128, 128, 128, 128, -1, -1, NO_GROUP},
+    {"128 rows, width 32", 2, 128, 100, 32, 24, -1, -1, 0},
+    {"128 keys, width 128", 1, 70, 128, 128, 101, -1, -1, 0},
+    {"100 rows, padded", 1, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
+    {"100 rows, odd widths", 1, 66, 100, 75, 127, -1, -1, NO_GROUP},
+    {"100 rows, a scale of zero", 1, 100, 90, 64, 64, -1, -1, NO_SCALE},
+    {"128 rows, few in use", 2, 120, 128, 64, 64, -1, -1, FEATURE(SEQUSED)},
+    {"200 rows, few in use", 2, 200, 128, 64, 48, -1, -1, FEATURE(SEQUSED)},
+    {"128 rows, ragged", 3, 128, 110, 64, 64, -1, -1, FEATURE(RAGGED)},
+    {"128 rows, ragged, width 32", 3, 128, 110, 32, 32, -1, -1, FEATURE(RAGGED) | NO_GROUP},
     {"120 rows, causal", 2, 120, 110, 32, 32, -1, 0, FEATURE(SINK)},
     {"64 rows, causal", 1, 64, 64, 64, 64, -1, 0, 0},
     {"64 rows", 2, 64, 64, 64, 48, -1, -1, FEATURE(ALIBI)},
@@ -53,6 +66,7 @@ static const struct long_case {
     {"one query, no group", 1, 1, 200, 64, 64, -1, -1, NO_GROUP},
     {"one query, no group, a mask", 2, 1, 64, 64, 64, -1, -1, FEATURE(MASK) | NO_GROUP},
     {"one query, no group, a window of whole blocks", 2, 1, 64, 64, 64, 31, -1, NO_GROUP},
+    {"one query, more keys than short ones have", 2, 3, 400, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
     {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
@@ -76,7 +90,7 @@ static struct attest_score_tensor scores_of(int32_t dtype)
     return (struct attest_score_tensor){.dtype = dtype, .seqlen_q = 1, .seqlen_k = 1}; /* one for all heads */
 }
 
-/* Of few rows one or none, and half of the keys; of many 20 and 30, then 110 and 130. */
+/* Of few rows one or none, and half of the keys; of many 20 and 30, then 110 and 130 if there are. */
 static void use_few_rows(struct prop_case *c)
 {
     struct attest_problem *p = &c->p;
@@ -87,7 +101,23 @@ static void use_few_rows(struct prop_case *c)
     for (int64_t b = 0; b < p->batch; ++b) {
         c->used_q[b] = is_one ? (b + 1) % 2 : 20 + 90 * b;
         c->used_k[b] = is_one ? p->seqlen_k / 2 : 30 + 100 * b;
+        if (c->used_k[b] > p->seqlen_k) c->used_k[b] = p->seqlen_k;
     }
+}
+
+/* Sequences of which each has 20 queries and 55 keys less than the one before. */
+static void make_ragged(struct prop_case *c)
+{
+    struct attest_problem *p = &c->p;
+    p->ragged = 1;
+    c->starts_q = case_alloc(c, (size_t)(p->batch + 1) * sizeof *c->starts_q);
+    c->starts_k = case_alloc(c, (size_t)(p->batch + 1) * sizeof *c->starts_k);
+    c->starts_q[0] = c->starts_k[0] = 0;
+    for (int64_t b = 0; b < p->batch; ++b) {
+        c->starts_q[b + 1] = c->starts_q[b] + p->seqlen_q - 20 * b;
+        c->starts_k[b + 1] = c->starts_k[b] + p->seqlen_k - 55 * b;
+    }
+    p->total_q = c->starts_q[p->batch], p->total_k = c->starts_k[p->batch];
 }
 
 static void set_features(struct prop_case *c, const struct long_case *from)
@@ -99,6 +129,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
     if (has(from, FEATURE(SEQUSED))) use_few_rows(c);
+    if (has(from, FEATURE(RAGGED))) make_ragged(c);
     p->has_sink = has(from, FEATURE(SINK));
     p->has_alibi = has(from, FEATURE(ALIBI));
     if (has(from, FEATURE(DLSE)) && c->backward) p->dlse.dtype = ATTEST_FP32;
@@ -164,7 +195,8 @@ static void lay_out(struct prop_case *c, const struct long_case *from, int32_t d
     p->seqlen_q = from->seqlen_q, p->seqlen_k = from->seqlen_k;
     p->batch = p->num_heads_kv = from->num_heads_kv;
     p->num_heads_q = (has(from, NO_GROUP) ? 1 : 2) * from->num_heads_kv;
-    p->head_dim = from->head_dim, p->head_dim_v = from->head_dim_v, p->softmax_scale = 0.125f;
+    p->head_dim = from->head_dim, p->head_dim_v = from->head_dim_v;
+    p->softmax_scale = has(from, NO_SCALE) ? 0 : 0.125f;
     p->window_left = from->window_left, p->window_right = from->window_right, p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = dtype;
     p->lse.dtype = ATTEST_FP32;

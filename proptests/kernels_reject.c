@@ -13,6 +13,7 @@ enum { SEED = 3, WORK = 1 << 13 };
 struct reach {
     bool forward, backward, merge, fp32, others;
     bool general; /* of any length */
+    bool hopper;  /* for it alone */
 };
 
 /* By name: `*_fp32` take fp32 before all, the others 16-bit inputs. */
@@ -27,7 +28,10 @@ static struct reach reach_of(const struct kernel_launchers *l)
     struct reach reach = {.merge = l->merge != NULL || l->merge_backward != NULL};
     if (reach.merge) reach.fp32 = reach.others = true; /* states are made by any */
     for (int i = 0; forward_kernels[i].name != NULL; ++i)
-        if (l->forward[i] != NULL) reach.forward = true, note_kernel(&reach, forward_kernels[i].name, forward_kernels[i].most);
+        if (l->forward[i] != NULL) {
+            reach.forward = true, reach.hopper |= strstr(forward_kernels[i].name, "_hopper") != NULL;
+            note_kernel(&reach, forward_kernels[i].name, forward_kernels[i].most);
+        }
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
         if (l->backward[i] != NULL) reach.backward = true, note_kernel(&reach, backward_kernels[i].name, backward_kernels[i].most);
     return reach;
@@ -81,7 +85,9 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
 {
     static struct prop_context context;
     const struct reach reach = reach_of(launchers);
-    struct kernel_implementation kernels = kernels_on_sim(name, SIM_SM_90, launchers);
+    /* Where no kernel for Hopper alone takes what is asked of others. */
+    const enum sim_generation generation = reach.forward && !reach.hopper ? SIM_SM_80 : SIM_SM_90;
+    struct kernel_implementation kernels = kernels_on_sim(name, generation, launchers);
     kernels.is_general = reach.general;
     if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "corners", 0, &context);

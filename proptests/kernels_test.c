@@ -118,6 +118,16 @@ Test(kernels, hold_in_several_tiles)
             }
 }
 
+/* Kernels that only this generation has. */
+Test(kernels, hold_in_several_tiles_on_hopper)
+{
+    static struct prop_context context;
+    struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
+    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype)
+        cr_expect_eq(kernels_long(&library.implementation, false, dtype, &context), TRIAL_PASSES, "%s",
+                     context.message);
+}
+
 /* Traffic of one head of packed fp32 rows: q once for each 64 keys, k and v once for each 32 queries; no bank
  * conflicts. */
 Test(kernels, move_what_their_tiles_say)

@@ -33,8 +33,9 @@ const struct attest_recipe ref_recipes[] = {
 
 /* Ours: the approximate or the portable functions of kernels/device/functions.h, tiles of 64 keys. Those without tensor
  * cores keep p and ds in fp32. */
-#define PORTABLE \
-    .struct_size = sizeof(struct attest_recipe), .tile_k = 64, .exp_error = EXP_ERROR, .tanh_error = TANH_ACCURATE
+#define PORTABLE_OF(keys) \
+    .struct_size = sizeof(struct attest_recipe), .tile_k = keys, .exp_error = EXP_ERROR, .tanh_error = TANH_ACCURATE
+#define PORTABLE PORTABLE_OF(64)
 #define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
 #define PORTABLE_MMA \
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
@@ -42,8 +43,8 @@ const struct attest_recipe ref_recipes[] = {
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_EXACT_OR_CORRECTED
 
 /* Whole sequences on tensor cores: p and ds in two parts, delta from p and dp. */
-#define PORTABLE_SHORT \
-    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_EXACT
+#define PORTABLE_SHORT(keys) \
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_EXACT
 
 const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "forward", PORTABLE_MMA},
@@ -62,10 +63,11 @@ const struct attest_recipe ref_kernel_recipes[] = {
      .delta = ATTEST_DELTA_EXACT,
      .exp_error = EXP_ERROR,
      .tanh_error = TANH_ACCURATE},
-    {.name = "short_forward", PORTABLE_SHORT},
-    {.name = "short_backward", PORTABLE_SHORT},
+    {.name = "short_forward", PORTABLE_SHORT(64)},
+    {.name = "short_backward", PORTABLE_SHORT(64)},
     {.name = "cls_forward", PORTABLE_FP32},
     {.name = "cls_backward", PORTABLE_FP32},
+    {.name = "short_forward_hopper", PORTABLE_SHORT(128)},
     {.name = "backward_shared", PORTABLE_MMA_SHARED}, /* backward beside those of short sequences */
     {0},
 };

@@ -31,6 +31,9 @@ DEVICE uint64_t wgmma_descriptor(const void *shared, unsigned leading_bytes, uns
            static_cast<uint64_t>(stride_bytes >> 4 & 0x3fff) << 32 | layout << 62;
 }
 
+/* Of what begins that many bytes, a multiple of 16, later in the same layout. */
+DEVICE uint64_t wgmma_advance(uint64_t descriptor, unsigned bytes) { return descriptor + (bytes >> 4); }
+
 /* "wgmma.mma_async": .m64nNk16.f32.f16.f16. d = a b, plus d where `accumulate`; N = 8, 16, ..., 256; a is 64 x 16,
  * b 16 x N, both by descriptor. NEGATE: a or b counts as its negative. TRANSPOSE: what lies side by side in shared
  * memory is a column of a or a row of b ("MN-major"), else a row of a or a column of b ("K-major"). */

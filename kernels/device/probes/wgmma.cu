@@ -53,8 +53,9 @@ DEVICE uint64_t describe(const unsigned char *matrix, bool mn_major, int swizzle
         const unsigned along_k = 128, along_mn = 16 * depth;
         return wgmma_descriptor(matrix + k0 / 8 * along_k, along_k, along_mn, 0);
     }
-    if (mn_major) return wgmma_descriptor(matrix + k0 * swizzle, swizzle * depth, 8 * swizzle, swizzle);
-    return wgmma_descriptor(matrix + k0 / span * swizzle * extent + k0 % span * 2, 16, 8 * swizzle, swizzle);
+    if (mn_major) return wgmma_advance(wgmma_descriptor(matrix, swizzle * depth, 8 * swizzle, swizzle), k0 * swizzle);
+    return wgmma_advance(wgmma_descriptor(matrix, 16, 8 * swizzle, swizzle),
+                         k0 / span * swizzle * extent + k0 % span * 2);
 }
 
 DEVICE void store_matrix(unsigned char *matrix, bool mn_major, int swizzle, unsigned extent, unsigned depth,
