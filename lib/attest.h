@@ -339,8 +339,8 @@ ATTEST_API const struct attest_recipe *attest_plan_backward_recipe(const struct 
  * Empty    a query that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink_h).
  * Aliasing o and lse overlap nothing, each other included.
  * Stream   CUDA: a cudaStream_t of the problem's device. SIM: NULL for a simulated GPU of the call's own, or a struct
- *          sim_gpu (kernels/sim/sim.h), whose mappings the call replaces, and which some kernels want to be an sm_90. REFERENCE: ignored. SIM and REFERENCE are
- *          done when the call returns.
+ *          sim_gpu (kernels/sim/sim.h), whose mappings the call replaces; some kernels want it to be an sm_90.
+ *          REFERENCE: ignored. SIM and REFERENCE are done when the call returns.
  * Errors   before anything is queued or written; but a finding of the simulated GPU ends its run half done, and so does
  *          a GPU that refuses one of a pass's launches: DEVICE_ERROR, with the finding as the sentence. Sequence
  *          lengths that are no lengths are INVALID where the host can read them: on SIM and REFERENCE. */

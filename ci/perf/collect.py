@@ -76,13 +76,13 @@ def demangled(names):
     return dict(zip(names, run("c++filt", *names).splitlines())) if names else {}
 
 
-def code_bytes(folder):
-    """{(GPU, mangled name): bytes} of the machine code of the cubins in a folder."""
+def code_bytes(folder, only_gpu):
+    """{(GPU, mangled name): bytes} of the machine code of the cubins in a folder. The file of an only one names no GPU."""
     sizes = {}
     for file in sorted(os.listdir(folder)):
         if not file.endswith(".cubin"):
             continue
-        gpu = file.split(".")[-2].replace("compute_", "sm_")
+        gpu = file.split(".")[-2].replace("compute_", "sm_") if file.count(".") > 1 else only_gpu
         table = run("readelf", "-SW", os.path.join(folder, file))
         for name, size in re.findall(r" \.text\.(\S+) +PROGBITS +\w+ \w+ (\w+)", table):
             sizes[gpu, name] = int(size, 16)
@@ -129,7 +129,8 @@ def unpacked(archive, folder):
         with tarfile.open(archive) as tar:
             tar.extractall(folder)
         with open(os.path.join(folder, "ptxas.txt"), errors="replace") as text:
-            return text.read(), code_bytes(folder)
+            said = text.read()
+        return said, code_bytes(folder, next((found["gpu"] for found in ENTRY.finditer(said)), None))
     except (OSError, tarfile.TarError) as error:
         raise Failed(f"{archive}: {error}") from None
 
