@@ -34,8 +34,8 @@ _NVCC_FLAGS = [
     "-I.",
 ]
 
-# What sm_80 has, too, is read once, since read for sm_90a it gives the same machine code: that of the GPUs that CUDA_GPUS
-# names, and PTX, which others compile when they load it.
+# What sm_80 has, too, is read once, since read for sm_90a it gives the same machine code: that of the GPUs that
+# CUDA_GPUS names, and PTX, which others compile when they load it.
 _SM_90A = "-gencode=arch=compute_90a,code=sm_90a"
 _CODE = {
     "sm_80": ["-gencode=arch=compute_80,code=[%s,compute_80]" % CUDA_GPUS],

@@ -33,7 +33,7 @@ struct lengths {
     int32_t q, k;
 };
 
-/* Kernels that may share a problem: each computes the sequences that fit into its lengths and into none of those before. */
+/* Kernels that may share a problem: each computes the sequences that fit into its lengths and none of those before. */
 enum { MAX_SHARES = 4 };
 
 struct forward_params {

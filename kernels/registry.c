@@ -65,7 +65,8 @@ static bool one_format_takes(const struct attest_problem *p, char *why, size_t b
 static bool short_forward_128_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    if (widest > 128) return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 128", (long long)widest);
+    if (widest > 128)
+        return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 128", (long long)widest);
     return one_format_takes(p, why, bytes);
 }
 

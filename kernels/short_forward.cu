@@ -3,16 +3,16 @@
  *     o = softmax(scores over visible keys) v,   lse = ln(sum of exp over visible keys)
  *
  * Takes fp16 and bf16, at most 128 rows and keys in use, of heads of more than 128 features 64, and every feature of
- * lib/contract.md: scores.h says what a score is. Memory is what such problems wait for: every byte is read once and written once, and arithmetic has time to
- * keep what 16 bits lose of p, in a second number of 16 bits.
+ * lib/contract.md: scores.h says what a score is. Memory is what such problems wait for: every byte is read once and
+ * written once, and arithmetic has time to keep what 16 bits lose of p, in a second number of 16 bits.
  *
  * Grid    x: problems, one for each sequence and query head
  * Block   a warp for each 16 rows: 4 warps for one problem of at most 64 rows and keys or two of at most 32, else 8
  * Shared  q, k and v of each problem; cards: where a problem's rows are, found by one lane for all
  * Phases  cards; load q, k and v; for each 64 keys: s = q k^T, softmax, o += p v; write o
  *
- * Several CTAs share an SM: some wait for their rows while others compute. forward.h has the arithmetic, that of forward.cu in tiles of 64 keys; kernels/short.md the figures,
- * reference/bounds.md section 11 what it may be off by. */
+ * Several CTAs share an SM: some wait for their rows while others compute. forward.h has the arithmetic, that of
+ * forward.cu in tiles of 64 keys; kernels/short.md the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/forward.h"
 #include "kernels/params.h"
 #include "kernels/scores.h"

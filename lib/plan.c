@@ -18,7 +18,7 @@ static bool refuse_pass(const char *pass, const char *why)
 
 static bool fits(int64_t length, bool varies, int32_t most) { return varies || length <= most; }
 
-/* Whether a kernel has a share of the problem: there may be a sequence of its lengths that none of those before it has. */
+/* Whether a kernel has a share of the problem: there may be a sequence of its lengths that none before it has. */
 static bool has_share(const struct attest_problem *p, struct lengths most)
 {
     return fits(p->seqlen_q, p->ragged || p->has_seqused_q, most.q) &&

@@ -33,7 +33,10 @@ static struct reach reach_of(const struct kernel_launchers *l)
             note_kernel(&reach, forward_kernels[i].name, forward_kernels[i].most);
         }
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
-        if (l->backward[i] != NULL) reach.backward = true, note_kernel(&reach, backward_kernels[i].name, backward_kernels[i].most);
+        if (l->backward[i] != NULL) {
+            reach.backward = true;
+            note_kernel(&reach, backward_kernels[i].name, backward_kernels[i].most);
+        }
     return reach;
 }
 

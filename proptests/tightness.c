@@ -195,7 +195,8 @@ struct sweep {
 static bool is_first_of_recipe(int r)
 {
     for (int i = 0; i < r; ++i)
-        if (emulations[i].recipe == emulations[r].recipe && emulations[i].is_unkind == emulations[r].is_unkind) return false;
+        if (emulations[i].recipe == emulations[r].recipe && emulations[i].is_unkind == emulations[r].is_unkind)
+            return false;
     return true;
 }
 

@@ -169,7 +169,8 @@ def measured(base, head, seconds, seed=None, decide=verdict.decide):
         take_pairs(bench, calls, {name: [] for name in calls}, measure.WARM_UP, watch, rng, is_time_left)
         verdicts, looks = decide(more, is_time_left, tables_of) if is_time_left() else ({}, 0)
         return {"gpu": gpu.name(), "uuid": gpu.uuid(), "driver": watch.driver_version(), "seed": seed,
-                "date": datetime.date.today().isoformat(), "seconds": time.monotonic() - begin, "looks": looks, "samples_ms": samples, "refused": refused,
+                "date": datetime.date.today().isoformat(), "seconds": time.monotonic() - begin,
+                "looks": looks, "samples_ms": samples, "refused": refused,
                 "clocks_mhz": watch.clocks, "capped": watch.capped, "spoiled": watch.spoiled(),
                 "unwatched": watch.why, "verdicts": verdicts}
 

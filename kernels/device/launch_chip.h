@@ -50,7 +50,8 @@ static inline int launch_on_chip(void (*)(P...), const launch_shape &shape, void
     config.attrs = &cluster;
     config.numAttrs = ctas.x * ctas.y * ctas.z > 1;
     cudaError_t code = launch_allow_shared<kernel>(shape.dynamic_shared);
-    if (code == cudaSuccess) code = cudaLaunchKernelEx(&config, static_cast<void (*)(P...)>(kernel), static_cast<P>(args)...);
+    if (code == cudaSuccess)
+        code = cudaLaunchKernelEx(&config, static_cast<void (*)(P...)>(kernel), static_cast<P>(args)...);
     if (code != cudaSuccess) cudaGetLastError(); /* said once, here */
     return code;
 }
