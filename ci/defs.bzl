@@ -51,7 +51,7 @@ SIM_FLAGS = [
     "-std=c++17",
     "-ffp-contract=off",
     "-O1",
-    "-g",
+    "-g1",  # lines
     "-fno-sanitize=address",
     "-fno-sanitize=alignment",
     "-fsanitize=thread",

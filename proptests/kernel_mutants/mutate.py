@@ -23,6 +23,8 @@ import tempfile
 # reach all of a header, the quickest to compile first.
 SOURCES = {
     "forward.cu": ["forward"],
+    "short_forward.cu": ["short_forward"],
+    "short_forward_hopper.cu": ["short_forward_hopper"],
     "forward_fp32.cu": ["forward_fp32"],
     "backward.cu": ["backward"],
     "backward_fp32.cu": ["backward_fp32"],
@@ -34,6 +36,7 @@ SOURCES = {
     "merge.cu": ["merge"],
     "merge_backward.cu": ["merge_backward"],
     "backward.h": ["backward"],
+    "forward.h": ["short_forward", "forward"],
     "cls.h": ["cls_forward", "cls_backward"],
     "fp32.h": ["forward_fp32", "dbias", "backward_fp32"],
     "gradients.h": ["dsink", "dbias", "backward_fp32", "backward"],
@@ -203,6 +206,17 @@ def print_mutant(workshop, name, line, changed, said):
     print(f"{name}:{line + 1}: {said}\n    - {workshop.text[name][line].strip()}\n    + {changed.strip()}", flush=True)
 
 
+def keep_sources(only):
+    if only is None:
+        return
+    names = only.split(",")
+    for name in names:
+        if name not in SOURCES:
+            sys.exit(f"--only {name}: must be among {', '.join(sorted(SOURCES))}")
+    for name in set(SOURCES) - set(names):
+        del SOURCES[name]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="mutants (200)")
@@ -210,9 +224,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=30, help="of processor time, to survive in (30)")
     parser.add_argument("--least", type=float, default=95, help="percent that must be rejected (95)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at once (one a core)")
+    parser.add_argument("--only", help="sources that are changed, with commas between (all)")
     parser.add_argument("--judge", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--flags", required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    keep_sources(options.only)
     root = pathlib.Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         flags = options.flags.split(",")
