@@ -77,7 +77,7 @@ def demangled(names):
 
 
 def code_bytes(folder, only_gpu):
-    """{(GPU, mangled name): bytes} of the machine code of the cubins in a folder. An only file names no GPU."""
+    """{(GPU, mangled name): bytes} of the machine code of the cubins in a folder. An only one does not name its GPU."""
     sizes = {}
     for file in sorted(os.listdir(folder)):
         if not file.endswith(".cubin"):
