@@ -40,7 +40,15 @@ def library_path():
     return os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "libbench.so")
 
 
-def progress(shape):
+def write(path, record):
+    """At once: whoever is interrupted keeps what was written before."""
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".new", path)
+
+
+def show(shape):
     print("batch {0}, seqlen {2} x {3}, head_dim {4}, {5}".format(*shape[:5], "causal" if shape[5] else "full"),
           file=sys.stderr)
 
@@ -52,6 +60,12 @@ def measured(chosen):
         shapes = [shape for shape in shapes if shape[3] <= tables.QUICK_SEQLEN]
     rounds = measure.QUICK_SAMPLES if chosen.quick else measure.SAMPLES
     library = ours.Library(library_path())
+
+    def progress(shape, record):
+        show(shape)
+        if chosen.json:
+            write(chosen.json, record)
+
     return measure.measure(gpu, library, chosen.table, chosen.dtype, shapes, rounds, progress)
 
 
@@ -71,9 +85,7 @@ def main(arguments):
         print(f"bench: {error}", file=sys.stderr)
         return 2
     if chosen.json:
-        with open(chosen.json, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+        write(chosen.json, record)
     print(report.text(record), end="")
     if chosen.picture:
         picture.draw(record, chosen.picture)

@@ -223,9 +223,8 @@ def time_row(bench, shape, direction, want, rounds, sample=sample_call):
     return row(shape, direction, runs)
 
 
-def error_rows(bench, shapes, progress):
+def add_error_rows(rows, bench, shapes, progress):
     """Errors alone, on the other input families, of a few sequences of each shape."""
-    rows = []
     for family in list(ours.FAMILIES)[1:]:
         bench.draw(family)
         for shape in shapes:
@@ -237,11 +236,10 @@ def error_rows(bench, shapes, progress):
                 for contestant in running.values():
                     contestant.close()
                 rows.append({"family": family, **row(few, direction, runs)})
-    return rows
 
 
 def measure(cuda, library, table, dtype, shapes, rounds, progress):
-    """Everything that report.py prints. `progress` is told of each row as it begins."""
+    """Everything that report.py prints. `progress` is told of each row as it begins, and of what there is by then."""
     random.seed(1)
     bench = Bench(cuda, library, dtype, shapes, tables.BESIDE[table])
     torch = bench.torch
@@ -251,11 +249,16 @@ def measure(cuda, library, table, dtype, shapes, rounds, progress):
               "copy_bytes_per_s": bench.copy_bytes_per_s(), "matrix_flops_per_s": bench.matrix_flops_per_s(),
               "rows": []}
     sample = sample_queue if table == "small" else sample_call
+
+    def begins(shape):
+        progress(shape, record)
+
     for shape in shapes:
-        progress(shape)
+        begins(shape)
         want = bench.oracle(shape)
         for direction in ours.RESULTS:
             record["rows"].append(time_row(bench, shape, direction, want, rounds, sample))
     if table == "short":
-        record["error_rows"] = error_rows(bench, shapes, progress)
+        record["error_rows"] = []
+        add_error_rows(record["error_rows"], bench, shapes, begins)
     return record
