@@ -176,7 +176,7 @@ const struct forward_kernel forward_kernels[] = {
      {128, 128}, "short_forward", 9},
     {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward",
      0},
-    {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward", 0},
+    {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward_shared", 0},
     {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32", 0},
     {0},
 };

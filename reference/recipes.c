@@ -68,7 +68,8 @@ const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "cls_forward", PORTABLE_FP32},
     {.name = "cls_backward", PORTABLE_FP32},
     {.name = "short_forward_hopper", PORTABLE_SHORT(128)},
-    {.name = "backward_shared", PORTABLE_MMA_SHARED}, /* backward beside those of short sequences */
+    {.name = "forward_shared", PORTABLE_MMA_SHARED}, /* forward, backward beside those of short sequences */
+    {.name = "backward_shared", PORTABLE_MMA_SHARED},
     {0},
 };
 
