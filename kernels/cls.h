@@ -185,7 +185,7 @@ DEVICE float multiply_chunk(const float (&a)[8], const chunk &b)
 }
 
 /* COUNT sums, each over the lanes that share a row, together: at each step a lane gives half of what it has to its
- * neighbour for the other half, so that it ends with all of `kept_sums` of them, in sum[0] and on: numbers
+ * neighbour for the other half, so that it ends with all of `KEPT_SUMS` of them, in sum[0] and on: numbers
  * first_sum() .. of the COUNT. COUNT and LANES are powers of two. */
 template <int DIM, int COUNT>
 constexpr int KEPT_SUMS = COUNT > LANES<DIM> ? COUNT / LANES<DIM> : 1;

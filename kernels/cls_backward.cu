@@ -1,6 +1,6 @@
 /* cls_backward.cu - attention backward of one query row, at the speed of memory: the CLS token of an encoder.
  *
- *     delta = sum_j p_j dp_j,           dq = softmax_scale sum_j ds_j k_j
+ *     delta = sum_j p_j dp_j / sum_j p_j,           dq = softmax_scale sum_j ds_j k_j
  *     dk_j = softmax_scale ds_j q,      dv_j = m p_j dout,     summed over the query heads of a group
  *
  * Takes fp16 and bf16, one format for all tensors, sequences of at most one query row and 512 keys, groups of at most 8
@@ -54,7 +54,7 @@ constexpr int KEPT_STEP = LANES<DIM> * static_cast<int>(sizeof(chunk)); /* bytes
 template <int DIM>
 struct team_sums {
     row_parts<DIM> dq;
-    float delta[WARPS];
+    float p[WARPS], p_dp[WARPS];
 };
 
 /* Of one query head. */
@@ -92,9 +92,9 @@ DEVICE void find_dots(const head_terms &h, char *kept, const float (&q)[8], cons
     sync_warp(FULL_WARP);
 }
 
-/* What a lane's keys tell: the sum of their p dp, and whether one is hidden. */
+/* What a lane's keys tell: sums of their p and p dp, and whether one is hidden. */
 struct key_terms {
-    float delta;
+    float p, p_dp;
     bool is_hidden;
 };
 
@@ -106,7 +106,7 @@ DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const
     const forward_params &f = p.forward;
     const score_rule rule = find_score_rule(f, b, h.head);
     dropout_bits bits = {-1, {}};
-    key_terms terms = {0, false};
+    key_terms terms = {0, 0, false};
     ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
         const int32_t key = own_key<DIM>(keys, i);
         score found = {0, 1, false};
@@ -119,7 +119,8 @@ DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const
         const float weight = exp2_f32(found.y - h.lse);
         const float multiplier = is_kept(f, rule, 0, key, bits) ? f.dropout_multiplier : 0; /* its NaN is felt */
         const float dp = multiplier * h.weights[key];
-        terms.delta = fma_rn(weight, dp, terms.delta);
+        terms.p += weight;
+        terms.p_dp = fma_rn(weight, dp, terms.p_dp);
         h.weights[key] = multiplier * weight;
         h.ds[key] = dp;
         p_slope[key] = weight * found.slope;
@@ -257,13 +258,14 @@ KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_
         find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
         const key_terms terms = find_weights<DIM>(p, s, h, memory.p, b, keys);
         is_hidden = ballot(FULL_WARP, terms.is_hidden) != 0;
-        float delta = sum_of_warp(terms.delta);
+        float sum_p = sum_of_warp(terms.p), sum_p_dp = sum_of_warp(terms.p_dp);
         if (t.warps > 1) {
-            if (lane() == 0) sums.delta[t.rank] = delta;
+            if (lane() == 0) sums.p[t.rank] = sum_p, sums.p_dp[t.rank] = sum_p_dp;
             sync_threads();
-            delta = sums.delta[0];
-            UNROLL for (int w = 1; w < WARPS; ++w) delta += sums.delta[w];
+            sum_p = sums.p[0], sum_p_dp = sums.p_dp[0];
+            UNROLL for (int w = 1; w < WARPS; ++w) sum_p += sums.p[w], sum_p_dp += sums.p_dp[w];
         }
+        float delta = mean_dp(sum_p, sum_p_dp);
         if (p.delta.data != nullptr) delta = load_scalar(p.delta, s, b, 0, head);
         find_ds<DIM>(h, memory.p, delta, keys);
         float dq[8] = {};

@@ -39,6 +39,10 @@ DEVICE row_state load_row_state(const backward_params &p, const sequence &s, int
             load_scalar(p.dlse, s, b, row, head)};
 }
 
+/* delta of a row: the mean of its dp. Of weights that an lse in fp32 gives, which do not quite sum to one; 0 where all
+ * of them are. */
+DEVICE float mean_dp(float sum_p, float sum_p_dp) { return sum_p_dp * rcp_f32(sum_p == 0 ? 1.0f : sum_p); }
+
 /* Of one row and key. Where the row does not see the key, the numbers mean nothing. */
 struct gradient {
     bool visible;

@@ -1,6 +1,6 @@
 /* short_backward.cu - attention backward of short sequences: dq, dk and dv in one launch, 16-bit tensors.
  *
- *     ds = p (dp - delta),  delta = sum of p dp over keys, unless it is given
+ *     ds = p (dp - delta),  delta = sum of p dp over that of p, unless it is given
  *     dq = scale ds k,  dk = scale ds^T q,  dv = (m p)^T dout
  *
  * Takes fp16 and bf16, sequences of at most 64 query rows and 64 keys in use, and of lib/contract.md what has no block
@@ -14,7 +14,7 @@
  *         dk and dv of a warp's keys
  *
  * Everything is read and written once. p and ds enter products as sums of two 16-bit numbers, so that rounding them
- * counts for nothing beside rounding the results; delta is that of p and dp in fp32. reference/bounds.md section 11.7
+ * counts for nothing beside rounding the results; delta is the mean of dp by p, in fp32. reference/bounds.md section 11.7
  * says what this may be off by, kernels/short.md what it costs.
  *
  * A pair that takes no part has the weight UNSEEN: where the other side holds a NaN, products leave it out. */
@@ -131,13 +131,14 @@ template <bool FULL, int KEYS>
 DEVICE void find_delta(float (&delta)[2], const row_pairs<KEYS> &p, const row_pairs<KEYS> &dp)
 {
     UNROLL for (int half = 0; half < 2; ++half) {
-        float sum[2] = {0, 0};
+        float sum[2] = {0, 0}, sum_p[2] = {0, 0};
         UNROLL for (int n = 0; n < KEYS / 8; ++n)
             UNROLL for (int e = 0; e < 2; ++e) {
                 const float weight = p.at[n][2 * half + e];
+                sum_p[e] += weight; /* -0 changes nothing */
                 if (FULL || is_seen(weight)) sum[e] = fma_rn(weight, dp.at[n][2 * half + e], sum[e]);
             }
-        delta[half] = sum_of_quad(sum[0] + sum[1]);
+        delta[half] = mean_dp(sum_of_quad(sum_p[0] + sum_p[1]), sum_of_quad(sum[0] + sum[1]));
     }
 }
 

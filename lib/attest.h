@@ -296,7 +296,8 @@ enum attest_delta {
     ATTEST_DELTA_FROM_ROUNDED_O, /* dout . o with o already rounded to its output format */
     ATTEST_DELTA_CORRECTED, /* dq's sums begin with dout . o and end with the sum of p dp and a rank-one correction, which
                                dk, dv, dbias and dsink use too; plain where delta is given (external_lse) */
-    ATTEST_DELTA_EXACT_OR_CORRECTED /* by the lengths of the sequence: kernels of both kinds share the problem */
+    ATTEST_DELTA_NORMALIZED, /* sum_j p dp / sum_j p, both as in EXACT; with a sink, EXACT */
+    ATTEST_DELTA_BY_LENGTH   /* CORRECTED or NORMALIZED, by the lengths of the sequence: both kinds share the problem */
 };
 
 struct attest_recipe {

@@ -70,7 +70,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.log_error = 0x1p-22;
     m.tile_k = recipe->tile_k;
     m.rescales = true;
-    m.may_be_exact = recipe->delta == ATTEST_DELTA_EXACT_OR_CORRECTED;
+    m.may_be_exact = recipe->delta == ATTEST_DELTA_BY_LENGTH;
     m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.may_be_exact) && !p->external_lse;
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;

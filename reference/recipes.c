@@ -40,7 +40,7 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_MMA \
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
 #define PORTABLE_MMA_SHARED \
-    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_EXACT_OR_CORRECTED
+    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_BY_LENGTH
 
 /* Whole sequences on tensor cores: p and ds in two parts, delta from p and dp. */
 #define PORTABLE_SHORT(keys) \

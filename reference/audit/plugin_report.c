@@ -56,8 +56,8 @@ static const char *accumulate_of(const struct attest_recipe *r)
 
 static const char *delta_of(const struct attest_recipe *r)
 {
-    static const char *const names[] = {"exact", "from_rounded_o", "corrected", "exact_or_corrected"};
-    return name_in(names, 4, r->delta);
+    static const char *const names[] = {"exact", "from_rounded_o", "corrected", "normalized", "by_length"};
+    return name_in(names, 5, r->delta);
 }
 
 /* Two parts are nearly fp32. */
