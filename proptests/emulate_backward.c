@@ -12,7 +12,7 @@ struct gradients {
     struct head head;
     const struct attest_backward_args *a;
     float *q, *dout;                    /* [seqlen_q][head_dim], [seqlen_q][head_dim_v] */
-    float *lse, *delta, *dlse;          /* [seqlen_q] */
+    float *lse, *delta, *dlse, *p_sum;  /* [seqlen_q] */
     float *dq;                          /* [seqlen_q][head_dim], sums of ds k */
     float *dq_p;                        /* [seqlen_q][head_dim], sums of (1 - tanh^2) p k: a corrected delta's */
     float *dk, *dv;                     /* [seqlen_k][...], sums over the query heads of a group */
@@ -63,8 +63,8 @@ static void compute_p_dp(const struct gradients *g, struct keys *keys, int64_t r
     }
 }
 
-/* delta from the p and dp at hand: one more pass over the keys. */
-static void compute_exact_delta(const struct gradients *g, struct keys *keys)
+/* delta from the p and dp at hand, and the sum of p: one more pass over the keys. */
+static void sum_delta(const struct gradients *g, struct keys *keys)
 {
     const struct head *head = &g->head;
     struct gradient_tile t;
@@ -74,10 +74,16 @@ static void compute_exact_delta(const struct gradients *g, struct keys *keys)
         for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) {
             compute_p_dp(g, keys, r0, &t);
             for (int64_t i = 0; i < t.scores.rows; ++i)
-                for (int64_t j = 0; j < t.scores.keys; ++j)
-                    if (t.scores.seen[i][j]) g->delta[r0 + i] += t.p[i][j] * t.dp[i][j];
+                for (int64_t j = 0; j < t.scores.keys; ++j) {
+                    if (!t.scores.seen[i][j]) continue;
+                    g->delta[r0 + i] += t.p[i][j] * t.dp[i][j];
+                    g->p_sum[r0 + i] += t.p[i][j];
+                }
         }
     }
+    if (head->self->recipe->delta != ATTEST_DELTA_NORMALIZED || head->p->has_sink) return;
+    for (int64_t r = 0; r < head->seqlen_q; ++r)
+        if (g->p_sum[r] != 0.0f) g->delta[r] /= g->p_sum[r];
 }
 
 static float delta_from_o(const struct gradients *g, int64_t r)
@@ -100,12 +106,13 @@ static void load_rows(struct gradients *g, struct keys *keys)
 {
     const struct head *head = &g->head;
     const struct attest_problem *p = head->p;
-    const bool exact = !p->delta.dtype && head->self->recipe->delta == ATTEST_DELTA_EXACT;
+    const int32_t delta = head->self->recipe->delta;
+    const bool sums = !p->delta.dtype && (delta == ATTEST_DELTA_EXACT || delta == ATTEST_DELTA_NORMALIZED);
     for (int64_t r = 0; r < head->seqlen_q; ++r) {
         const bool sees = sees_a_key(head, r);
         memset(g->q + r * p->head_dim, 0, (size_t)p->head_dim * sizeof *g->q);
         memset(g->dout + r * p->head_dim_v, 0, (size_t)p->head_dim_v * sizeof *g->dout);
-        g->lse[r] = g->delta[r] = g->dlse[r] = 0.0f;
+        g->lse[r] = g->delta[r] = g->dlse[r] = g->p_sum[r] = 0.0f;
         if (!sees && !p->has_sink) continue;
         g->lse[r] = scalar(g, &p->lse, head->a->lse, r);
         if (p->dlse.dtype) g->dlse[r] = scalar(g, &p->dlse, g->a->dlse, r);
@@ -113,9 +120,9 @@ static void load_rows(struct gradients *g, struct keys *keys)
         if (!sees) continue;
         head_load_q(head, &p->q, head->a->q, r, 1, p->head_dim, g->q + r * p->head_dim);
         head_load_q(head, &p->dout, g->a->dout, r, 1, p->head_dim_v, g->dout + r * p->head_dim_v);
-        if (!p->delta.dtype && !exact) g->delta[r] = delta_from_o(g, r);
+        if (!p->delta.dtype && !sums) g->delta[r] = delta_from_o(g, r);
     }
-    if (exact) compute_exact_delta(g, keys);
+    if (sums) sum_delta(g, keys);
 }
 
 /* dbias = dx, summed over the axes of stride zero. */
@@ -357,11 +364,11 @@ enum attest_status emulate_backward(const struct implementation *self, const str
 {
     struct gradients g = {.a = a, .head = {.self = self, .p = p, .a = &a->forward}};
     const int64_t counts[] = {p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim_v, p->seqlen_q, p->seqlen_q,
-                              p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim,
+                              p->seqlen_q, p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim,
                               p->seqlen_k * p->head_dim, p->seqlen_k * p->head_dim_v,
                               p->dbias.dtype ? dbias_count(p) : 0, p->num_heads_q};
-    float **const arrays[] = {&g.q,    &g.dout, &g.lse, &g.delta, &g.dlse,  &g.dq,
-                              &g.dq_p, &g.dk,   &g.dv,  &g.dbias, &g.dsink};
+    float **const arrays[] = {&g.q,  &g.dout, &g.lse, &g.delta, &g.dlse,  &g.p_sum,
+                              &g.dq, &g.dq_p, &g.dk,  &g.dv,    &g.dbias, &g.dsink};
     const int num_arrays = sizeof arrays / sizeof *arrays;
     int64_t total = 0;
     for (int i = 0; i < num_arrays; ++i) total += counts[i];

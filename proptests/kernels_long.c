@@ -21,6 +21,10 @@
 /* A softmax_scale of 0: all keys weigh the same. */
 #define NO_SCALE (ONE_VALUE << 1)
 
+/* Scores, and so lse, of 2048 and more, by one feature of q and k alone: what rounding lse to fp32 does to all p of a
+ * row at once, 2^-13 at most, is felt where it meets delta, and the large numbers of k. */
+#define FAR_SCORES (NO_SCALE << 1)
+
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. */
 static const struct long_case {
     const char *name;
@@ -79,6 +83,11 @@ static const struct long_case {
     {"short, 32 keys, causal", 1, 30, 25, 64, 64, -1, 0, 0},
     {"short, width 128", 1, 64, 60, 128, 100, 40, -1, 0},
     {"short, width 256", 1, 33, 64, 256, 200, -1, 0, 0},
+    {"one query, far scores", 2, 1, 200, 64, 8, -1, -1, ONE_VALUE | FAR_SCORES},
+    {"one query, few keys, far scores", 2, 1, 50, 64, 8, -1, -1, FEATURE(MASK) | NO_GROUP | ONE_VALUE | FAR_SCORES},
+    {"short, whole tiles, far scores", 2, 64, 64, 64, 8, -1, -1, NO_GROUP | ONE_VALUE | FAR_SCORES},
+    {"short, a group, far scores", 1, 60, 50, 32, 16, -1, 0, ONE_VALUE | FAR_SCORES},
+    {"short, a mask, far scores", 2, 40, 64, 64, 8, -1, -1, FEATURE(MASK) | ONE_VALUE | FAR_SCORES},
     {"a given delta", 1, 70, 40, 16, 8, -1, -1, FEATURE(DELTA) | ONE_VALUE},
     {"a given delta, few rows in use", 2, 140, 150, 64, 8, -1, -1, FEATURE(DELTA) | FEATURE(SEQUSED) | ONE_VALUE},
 };
@@ -167,6 +176,7 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_MASK) return is_seen(at[2], at[3]);
     if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
+    if (has(from, FAR_SCORES) && at[2] == 0 && (t == T_Q || t == T_K)) return t == T_Q ? 64 : 256;
     const bool is_one = has(from, ONE_VALUE) && (t == T_V || t == T_DOUT);
     const double value = family_value(&c->data, roles[t], 0, is_one && t == T_V ? 0 : at[0], at[1], at[2]);
     if (is_one) return fabs(value);

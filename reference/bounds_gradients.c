@@ -149,6 +149,43 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
     row->delta_bias = bias + 8 * sqrt(variance) + m->u * fabs(row->delta) + terms * m->tiny;
 }
 
+/* delta = sum p dp / sum p of the p and dp at hand: what all p of a row are off by alike is not felt. `row` is that of
+ * the sum alone, which the oracle has: of its error, too. */
+static void delta_normalized(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
+                             const struct bound_view *v, struct bound_row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const double terms = (double)block->states[i].live + 3, size = fabs(row->delta);
+    const double oracle = BOUND_ORACLE_SHARE * row->delta_error;
+    double centred = 0.0, least_p = 0.0, most_p = 0.0, products = 0.0, hull = 0.0, largest = 0.0;
+    double variance = 0.0, bias = 0.0, absolute = 0.0;
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        if (v->live[j] == 0.0) continue;
+        const double dp = v->drop[j] * v->dp[j], p = v->p[j], most = p + v->p_error[j], away = fabs(dp - row->delta);
+        const double dp_abs = v->drop[j] * v->dp_abs[j], sigma_dp = g->dp_sum.sigma * dp_abs;
+        const double skew = v->weight_sigma[j] * away, most_dp = fabs(dp) + v->dp_error[j];
+        centred += v->p_error[j] * (away + oracle) + most * v->dp_error[j];
+        least_p += fmax(0.0, p * p / most - m->tiny);
+        most_p += most;
+        products += most * most_dp;
+        hull = fmax(hull, away + oracle + v->dp_error[j]);
+        largest = fmax(largest, most_dp);
+        absolute += p * fabs(dp);
+        variance += p * p * (sigma_dp * sigma_dp + skew * skew);
+        bias += p * (g->dp_sum.bias * dp_abs + v->weight_bias[j] * away);
+    }
+    const double lost = terms * m->tiny / least_p, summed = ref_growth(terms * m->u) + lost;
+    if (!(summed < 0.5) || !(most_p < m->huge / 2) || !(products < m->huge)) {
+        block->states[i].overflow = true; /* the sum of p may vanish, or its reciprocal */
+        return;
+    }
+    const double mean = fmin(centred / least_p, hull);
+    const double rounded = (summed * (fmin(products / least_p, largest) + size + mean) + lost) / (1 - summed);
+    row->delta_error = (mean + rounded) * (1 + 4 * m->u) + 4 * m->u * size + m->tiny + oracle;
+    variance += terms / 3 * m->u * m->u * (absolute * absolute + size * size);
+    row->delta_bias = bias + 8 * sqrt(variance) + 3 * m->u * size + terms * m->tiny;
+}
+
 /* lse and p of the row: its own, or those of a larger key set. */
 static void row_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
                   const struct bound_view *v, struct bound_row *row)
@@ -184,13 +221,16 @@ static void row_delta(const struct bound_gradient_head *g, struct bound_gradient
     const struct ref_machine *m = &g->head.machine;
     if (m->corrects_delta || !m->delta_from_o) delta_exact(g, block, i, v, row);
     const struct bound_row exact = *row;
+    if (m->normalizes_delta) delta_normalized(g, block, i, v, row);
+    const struct bound_row summed = *row; /* where nothing is corrected */
     if (m->delta_from_o) delta_from_o(g, block, i, row);
     const double off = fabs(in_memory - row->delta);
     if (off <= row->delta_error) {
         row->delta_error = off + BOUND_ORACLE_SHARE * row->delta_error;
         row->delta_bias = fmin(row->delta_bias, row->delta_error);
     }
-    if (m->corrects_delta) bound_correct_row(g, block, i, v, &exact, row);
+    const struct bound_row uncorrected = bound_has_delta(g) ? *row : summed;
+    if (m->corrects_delta) bound_correct_row(g, block, i, v, &exact, m->by_length ? &uncorrected : NULL, row);
 }
 
 struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block,

@@ -70,12 +70,13 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.log_error = 0x1p-22;
     m.tile_k = recipe->tile_k;
     m.rescales = true;
-    m.may_be_exact = recipe->delta == ATTEST_DELTA_BY_LENGTH;
-    m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.may_be_exact) && !p->external_lse;
+    m.by_length = recipe->delta == ATTEST_DELTA_BY_LENGTH;
+    m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.by_length) && !p->external_lse;
+    m.normalizes_delta = (recipe->delta == ATTEST_DELTA_NORMALIZED || m.by_length) && !p->has_sink;
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
-    m.parts = recipe->round_p == 2 || recipe->round_ds == 2 || m.may_be_exact ? 2 : 1;
+    m.parts = recipe->round_p == 2 || recipe->round_ds == 2 || m.by_length ? 2 : 1;
     m.p = rounding_to(p->v.dtype, recipe->round_p);
     if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, recipe->round_p);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);

@@ -31,7 +31,8 @@ struct ref_machine {
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
-    bool may_be_exact;   /* or does not: some kernels that share the problem have an exact one */
+    bool normalizes_delta; /* sum p dp / sum p (bounds.md, 6) */
+    bool by_length;      /* some of the kernels that share the problem correct delta, the others normalize it */
     int32_t parts;       /* products a term of the sums over rows */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */

@@ -42,9 +42,10 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_MMA_SHARED \
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_BY_LENGTH
 
-/* Whole sequences on tensor cores: p and ds in two parts, delta from p and dp. */
+/* Whole sequences on tensor cores: p and ds in two parts, delta the mean of dp by p. */
 #define PORTABLE_SHORT(keys) \
-    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_EXACT
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_NORMALIZED
+#define PORTABLE_CLS PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_NORMALIZED
 
 const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "forward", PORTABLE_MMA},
@@ -65,8 +66,8 @@ const struct attest_recipe ref_kernel_recipes[] = {
      .tanh_error = TANH_ACCURATE},
     {.name = "short_forward", PORTABLE_SHORT(64)},
     {.name = "short_backward", PORTABLE_SHORT(64)},
-    {.name = "cls_forward", PORTABLE_FP32},
-    {.name = "cls_backward", PORTABLE_FP32},
+    {.name = "cls_forward", PORTABLE_CLS},
+    {.name = "cls_backward", PORTABLE_CLS},
     {.name = "short_forward_hopper", PORTABLE_SHORT(128)},
     {.name = "forward_shared", PORTABLE_MMA_SHARED}, /* forward, backward beside those of short sequences */
     {.name = "backward_shared", PORTABLE_MMA_SHARED},
