@@ -9,7 +9,7 @@
 #include "proptests/long_case.h"
 #include "reference/bounds.h"
 
-/* dq and dk of an emulation at seqlen 1024, judged by the recipe of `backward`. */
+/* dq and dk of an emulation at seqlen 1024, judged by a recipe. */
 struct judged {
     struct ref_report dq, dk;
 };
@@ -20,9 +20,9 @@ static void judge(struct prop_case *c, enum ref_tensor tensor, const void *got, 
     ref_judge(&c->p, &c->a.forward, tensor, got, oracle, &bounds[tensor], 1, report);
 }
 
-static struct judged run(const char *name, int32_t dtype)
+/* Of recipe `by`. */
+static struct judged run_as(const struct implementation *e, const char *by, int32_t dtype)
 {
-    const struct implementation *e = emulation_named(name);
     struct prop_case c;
     struct judged judged;
     struct ref_bound bounds[REF_NUM_TENSORS];
@@ -36,18 +36,20 @@ static struct judged run(const char *name, int32_t dtype)
     cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &oracle, 0), ATTEST_OK);
     cr_assert_eq(e->forward(e, &c.p, &c.a.forward), ATTEST_OK);
     cr_assert_eq(e->backward(e, &c.p, &c.a), ATTEST_OK);
-    cr_assert_eq(ref_bound_backward(&c.p, &c.a, ref_kernel_recipe("backward"), bounds, 0), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&c.p, &c.a, ref_kernel_recipe(by), bounds, 0), ATTEST_OK);
     judge(&c, REF_DQ, c.a.dq, oracle.dq, bounds, &judged.dq);
     judge(&c, REF_DK, c.a.dk, oracle.dk, bounds, &judged.dk);
     case_free(&c);
     const struct ref_report *r = &judged.dq;
     printf("%-15s %s dq: relative error %.1e, largest share of its bound %.2f, rms of the threshold %.2f, "
            "RMS(bound) / RMS(oracle) %.3f\n",
-           name, dtype == ATTEST_BF16 ? "bf16" : "fp16", r->relative_error, r->use, r->rms_ratio,
+           e->name, dtype == ATTEST_BF16 ? "bf16" : "fp16", r->relative_error, r->use, r->rms_ratio,
            r->rms_bound / r->rms_oracle);
     fflush(stdout);
     return judged;
 }
+
+static struct judged run(const char *name, int32_t dtype) { return run_as(emulation_named(name), "backward", dtype); }
 
 static void expect_pass(const char *name, int32_t dtype, double relative_error)
 {
@@ -79,4 +81,17 @@ Test(emulate_backward, others_are_beyond_its_bound)
     cr_expect_eq(flash.dq.verdict, REF_FAIL);
     cr_expect(flash.dq.use > 1 && flash.dq.rms_ratio > 1 && flash.dq.relative_error > 0.05);
     cr_expect_eq(mixed.dq.verdict, REF_FAIL);
+}
+
+/* p and ds in two parts: what is left is how far p is from summing to one, times the mean of k. */
+Test(emulate_backward, a_normalized_delta_is_nearer_than_the_plain_sum)
+{
+    struct implementation plain = *emulation_named("portable-short-unkind");
+    const struct judged normalized = run_as(&plain, "short_backward", ATTEST_FP16);
+    struct attest_recipe recipe = *plain.recipe;
+    recipe.delta = ATTEST_DELTA_EXACT;
+    plain.recipe = &recipe, plain.name = "plain sum";
+    const struct judged exact = run_as(&plain, "short_backward", ATTEST_FP16);
+    cr_expect_eq(normalized.dq.verdict, REF_PASS);
+    cr_expect_lt(3 * normalized.dq.relative_error, exact.dq.relative_error);
 }

@@ -378,6 +378,73 @@ Test(bounds, the_o_in_memory_tightens_dq_and_never_loosens_it)
     for (int t = REF_DQ; t <= REF_DV; ++t) cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
 }
 
+/* Scores near 3000, and equal values: every dp is delta. */
+static void set_up_far_scores(void)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    for (int64_t i = 0; i < ROWS_Q; ++i) ref_store(ATTEST_BF16, f->q, i * DIM, 64.0);
+    for (int64_t i = 0; i < ROWS_K; ++i) ref_store(ATTEST_BF16, f->k, i * DIM, 256.0);
+    for (int64_t i = 0; i < ROWS_K * DIM_V; ++i) f->v[i] = f->v[0];
+    for (int64_t i = 0; i < ROWS_Q * DIM_V; ++i) f->dout[i] = f->dout[0];
+}
+
+static double sum_of_bounds(int which, int tensor)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < sizes[tensor]; ++i) sum += f->bound[which][tensor][i];
+    return sum;
+}
+
+/* It is bounded by what dp differs from it; an exact one by dp itself, of which all p take what lse is off by. */
+Test(bounds, a_normalized_delta_is_the_better_the_more_alike_dp_are)
+{
+    struct attest_recipe exact = *ref_kernel_recipe("short_backward");
+    cr_assert_eq(exact.delta, ATTEST_DELTA_NORMALIZED);
+    exact.delta = ATTEST_DELTA_EXACT;
+    for (int is_far = 0; is_far < 2; ++is_far) {
+        if (is_far) set_up_far_scores();
+        else set_up_as(ATTEST_BF16, 1.0);
+        compute_bounds(ref_kernel_recipe("short_backward"), 0);
+        compute_bounds(&exact, 1);
+        for (int t = REF_DQ; t <= REF_DK; ++t) {
+            const double share = sum_of_bounds(0, t) / sum_of_bounds(1, t);
+            printf("%s scores: bound of %s with a normalized delta %.4f of that with an exact one\n",
+                   is_far ? "far" : "near", ref_tensor_names[t], share);
+            cr_expect(share < (is_far ? 0.01 : 1.1));
+        }
+        cr_expect_arr_eq(f->bound[0][REF_DV], f->bound[1][REF_DV], sizes[REF_DV] * sizeof(double));
+    }
+}
+
+/* With a sink the keys alone do not weigh one in all: the sum is not divided. */
+Test(bounds, a_normalized_delta_is_exact_beside_a_sink)
+{
+    struct attest_recipe exact = *ref_kernel_recipe("short_backward");
+    exact.delta = ATTEST_DELTA_EXACT;
+    set_up_as(ATTEST_BF16, 1.0);
+    add_features();
+    compute_bounds(ref_kernel_recipe("short_backward"), 0);
+    compute_bounds(&exact, 1);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t)
+        cr_expect_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
+}
+
+/* Equal scores, each with an error of about 1: there a normalized delta may be worse than a corrected one. */
+Test(bounds, a_delta_by_length_may_be_normalized)
+{
+    struct attest_recipe recipe = *ref_kernel_recipe("short_backward");
+    set_up_as(ATTEST_BF16, 1.0);
+    for (int64_t i = 0; i < ROWS_Q * DIM; ++i) ref_store(ATTEST_BF16, f->q, i, 160.0);
+    for (int64_t i = 0; i < ROWS_K * DIM; ++i) ref_store(ATTEST_BF16, f->k, i, 160.0);
+    compute_bounds(&recipe, 0);
+    recipe.delta = ATTEST_DELTA_BY_LENGTH;
+    compute_bounds(&recipe, 1);
+    for (int64_t i = 0; i < sizes[REF_DK]; ++i) {
+        cr_assert(isfinite(f->bound[1][REF_DK][i]));
+        cr_assert_leq(f->bound[0][REF_DK][i], f->bound[1][REF_DK][i]);
+    }
+}
+
 Test(bounds, do_not_depend_on_the_number_of_threads)
 {
     struct ref_bound b[REF_NUM_TENSORS];
