@@ -149,6 +149,30 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
     row->delta_bias = bias + 8 * sqrt(variance) + m->u * fabs(row->delta) + terms * m->tiny;
 }
 
+void bound_add_to_mean(const struct ref_machine *m, struct bound_mean *to, double p, double p_error, double dp,
+                       double away, double dp_error)
+{
+    const double most = p + p_error;
+    to->terms += 1;
+    to->centred += p_error * away + most * dp_error;
+    to->least_p += fmax(0.0, p * p / most - m->tiny);
+    to->most_p += most;
+    to->products += most * (dp + dp_error);
+    to->hull = fmax(to->hull, away + dp_error);
+    to->largest = fmax(to->largest, dp + dp_error);
+}
+
+double bound_of_mean(const struct ref_machine *m, const struct bound_mean *of)
+{
+    const double terms = of->terms + 3, lost = terms * m->tiny / of->least_p;
+    const double summed = ref_growth(terms * m->u) + lost; /* of a sum */
+    if (!(summed < 0.5) || !(of->most_p < m->huge / 2) || !(of->products < m->huge)) return INFINITY;
+    const double mean = fmin(of->centred / of->least_p, of->hull);
+    const double size = fmin(of->products / of->least_p, of->largest); /* of the dividend, in units of the divisor */
+    const double rounded = (summed * (size + of->delta + mean) + lost) / (1 - summed);
+    return (mean + rounded) * (1 + 4 * m->u) + 4 * m->u * of->delta + m->tiny;
+}
+
 /* delta = sum p dp / sum p of the p and dp at hand: what all p of a row are off by alike is not felt. `row` is that of
  * the sum alone, which the oracle has: of its error, too. */
 static void delta_normalized(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
@@ -157,31 +181,24 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     const struct ref_machine *m = &g->head.machine;
     const double terms = (double)block->states[i].live + 3, size = fabs(row->delta);
     const double oracle = BOUND_ORACLE_SHARE * row->delta_error;
-    double centred = 0.0, least_p = 0.0, most_p = 0.0, products = 0.0, hull = 0.0, largest = 0.0;
+    struct bound_mean mean = {.delta = size};
     double variance = 0.0, bias = 0.0, absolute = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
-        const double dp = v->drop[j] * v->dp[j], p = v->p[j], most = p + v->p_error[j], away = fabs(dp - row->delta);
+        const double dp = v->drop[j] * v->dp[j], p = v->p[j], away = fabs(dp - row->delta);
         const double dp_abs = v->drop[j] * v->dp_abs[j], sigma_dp = g->dp_sum.sigma * dp_abs;
-        const double skew = v->weight_sigma[j] * away, most_dp = fabs(dp) + v->dp_error[j];
-        centred += v->p_error[j] * (away + oracle) + most * v->dp_error[j];
-        least_p += fmax(0.0, p * p / most - m->tiny);
-        most_p += most;
-        products += most * most_dp;
-        hull = fmax(hull, away + oracle + v->dp_error[j]);
-        largest = fmax(largest, most_dp);
+        const double skew = v->weight_sigma[j] * away;
+        bound_add_to_mean(m, &mean, p, v->p_error[j], fabs(dp), away + oracle, v->dp_error[j]);
         absolute += p * fabs(dp);
         variance += p * p * (sigma_dp * sigma_dp + skew * skew);
         bias += p * (g->dp_sum.bias * dp_abs + v->weight_bias[j] * away);
     }
-    const double lost = terms * m->tiny / least_p, summed = ref_growth(terms * m->u) + lost;
-    if (!(summed < 0.5) || !(most_p < m->huge / 2) || !(products < m->huge)) {
-        block->states[i].overflow = true; /* the sum of p may vanish, or its reciprocal */
+    const double error = bound_of_mean(m, &mean);
+    if (!isfinite(error)) {
+        block->states[i].overflow = true;
         return;
     }
-    const double mean = fmin(centred / least_p, hull);
-    const double rounded = (summed * (fmin(products / least_p, largest) + size + mean) + lost) / (1 - summed);
-    row->delta_error = (mean + rounded) * (1 + 4 * m->u) + 4 * m->u * size + m->tiny + oracle;
+    row->delta_error = error + oracle;
     variance += terms / 3 * m->u * m->u * (absolute * absolute + size * size);
     row->delta_bias = bias + 8 * sqrt(variance) + 3 * m->u * size + terms * m->tiny;
 }

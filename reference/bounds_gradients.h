@@ -91,6 +91,18 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
  * before or after. */
 double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop);
 
+/* delta = sum p dp / sum p, of which each p is within p_error, and at least p / (1 + p_error / p); each dp, of size |dp|
+ * and `away` from delta, within dp_error. bounds.md section 6 has the sums. */
+struct bound_mean {
+    double delta; /* |delta|, set before the rest */
+    double terms, centred, least_p, most_p, products;
+    double hull, largest;
+};
+void bound_add_to_mean(const struct ref_machine *m, struct bound_mean *to, double p, double p_error, double dp,
+                       double away, double dp_error);
+/* What the computed one is off by; INFINITY where the sum of p may vanish, or its reciprocal. */
+double bound_of_mean(const struct ref_machine *m, const struct bound_mean *of);
+
 /* Whether delta is an input: read as it is, and o is not. */
 bool bound_has_delta(const struct bound_gradient_head *g);
 

@@ -9,6 +9,7 @@
 #include <criterion/criterion.h>
 
 #include "reference/bounds.h"
+#include "reference/bounds_gradients.h"
 #include "reference/formats.h"
 #include "reference/machine.h"
 
@@ -376,6 +377,60 @@ Test(bounds, the_o_in_memory_tightens_dq_and_never_loosens_it)
     for (int64_t i = 0; i < ROWS_Q; ++i) f->lse[i] = i % 2 ? 1e6f : NAN;
     compute_bounds(ref_recipe("flash"), 1);
     for (int t = REF_DQ; t <= REF_DV; ++t) cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
+}
+
+enum { MEAN_KEYS = 20 };
+
+/* The mean of dp by p, in fp32, of numbers that err as far as they may, all to one side: p by factors of
+ * e^+-exponent and by what flushing costs, dp by a share `off` of itself. Its error, of its bound. */
+static double share_of_mean(const struct ref_machine *m, uint64_t *seed, double spread, double exponent, double off)
+{
+    const int64_t keys = 1 + (int64_t)(fabs(uniform(seed)) * (MEAN_KEYS - 1));
+    const double level = uniform(seed), side = uniform(seed) < 0 ? -1.0 : 1.0;
+    double p[MEAN_KEYS], dp[MEAN_KEYS], total = 0.0, delta = 0.0;
+    for (int64_t j = 0; j < keys; ++j) {
+        p[j] = exp(4 * uniform(seed)), total += p[j];
+        dp[j] = level + spread * uniform(seed);
+    }
+    for (int64_t j = 0; j < keys; ++j) p[j] /= total, delta += p[j] * dp[j];
+    struct bound_mean mean = {.delta = fabs(delta)};
+    float sum = 0.0f, divisor = 0.0f;
+    for (int64_t j = 0; j < keys; ++j) {
+        const double p_error = p[j] * expm1(exponent) + m->tiny, dp_error = off * fabs(dp[j]) + m->u * fabs(dp[j]);
+        const double bad_dp = dp[j] + side * off * fabs(dp[j]), away = dp[j] - delta;
+        const float bad_p = (float)(p[j] * exp((away * side > 0 ? 1.0 : -1.0) * fmax(0.0, exponent - m->u)));
+        bound_add_to_mean(m, &mean, p[j], p_error, fabs(dp[j]), fabs(away), dp_error);
+        sum = fmaf(bad_p, (float)bad_dp, sum);
+        divisor += bad_p;
+    }
+    return fabs((double)(sum / divisor) - delta) / bound_of_mean(m, &mean);
+}
+
+static double largest_share_of_mean(double spread, double exponent, double off)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    const struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward"));
+    uint64_t seed = 11;
+    double largest = 0.0;
+    for (int i = 0; i < 20000; ++i) largest = fmax(largest, share_of_mean(&m, &seed, spread, exponent, off));
+    return largest;
+}
+
+/* Errors of p, of dp, of both, where dp are alike and where they are not, and where p may be anything. */
+Test(bounds, a_normalized_delta_stays_within_its_bound)
+{
+    static const double spreads[] = {0, 1e-3, 1, 30}, exponents[] = {0, 1e-4, 0.1, 3, 20}, offs[] = {0, 1e-5, 0.1};
+    double largest = 0.0, smallest = 1.0;
+    for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 5; ++j)
+            for (int k = 0; k < 3; ++k) {
+                const double share = largest_share_of_mean(spreads[i], exponents[j], offs[k]);
+                largest = fmax(largest, share), smallest = fmin(smallest, share);
+                cr_expect(share <= 1, "dp spread over %g, exponents off by %g, dp by %g: %g of the bound", spreads[i],
+                          exponents[j], offs[k], share);
+            }
+    printf("share of a normalized delta's bound: %.3f, %.3f where least\n", largest, smallest);
+    cr_expect(largest > 0.99 && smallest > 0.15);
 }
 
 /* Scores near 3000, and equal values: every dp is delta. */
