@@ -26,7 +26,7 @@ const struct implementation emulations[] = {
     EMULATION("flash-tile128", 2, 128),
     EMULATION_OF("portable", &ref_kernel_recipes[1], 64), /* kernels/forward.cu, kernels/backward.cu */
     UNKIND_EMULATION_OF("portable-unkind", &ref_kernel_recipes[1], 64),
-    UNKIND_EMULATION_OF("portable-fp32-unkind", &ref_kernel_recipes[3], 64), /* kernels/..._fp32.cu, cls_....cu */
+    UNKIND_EMULATION_OF("portable-fp32-unkind", &ref_kernel_recipes[3], 64), /* kernels/..._fp32.cu, cls_forward.cu */
     UNKIND_EMULATION_OF("portable-short-unkind", &ref_kernel_recipes[6], 128), /* kernels/short_....cu */
     {0},
 };
