@@ -14,8 +14,8 @@
  *         dk and dv of a warp's keys
  *
  * Everything is read and written once. p and ds enter products as sums of two 16-bit numbers, so that rounding them
- * counts for nothing beside rounding the results; delta is the mean of dp by p, in fp32. reference/bounds.md section 11.7
- * says what this may be off by, kernels/short.md what it costs.
+ * counts for nothing beside rounding the results; delta is the mean of dp by p, in fp32. reference/bounds.md section
+ * 11.8 says what this may be off by, kernels/short.md what it costs.
  *
  * A pair that takes no part has the weight UNSEEN: where the other side holds a NaN, products leave it out. */
 #include "kernels/backward.h"
