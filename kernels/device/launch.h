@@ -56,6 +56,10 @@ struct launch_shape {
  * ended. Returns 0 or a code that launch_error_text knows. */
 #define LAUNCH(kernel, shape, stream, ...) DEVICE_LAUNCH(kernel, #kernel, shape, stream, __VA_ARGS__)
 
+/* unsigned launch_num_sms(void *stream): SMs of the GPU, for a grid whose CTAs stay and take one piece of work after
+ * the other; 0 where it cannot be asked: the launch will say why. Results must not depend on it: in the simulator it
+ * is one to four, by the seed. */
+
 #if ON_CHIP
 #include "kernels/device/launch_chip.h"
 #else

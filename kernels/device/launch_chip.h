@@ -56,6 +56,15 @@ static inline int launch_on_chip(void (*)(P...), const launch_shape &shape, void
     return code;
 }
 
+static inline unsigned launch_num_sms(void *)
+{
+    int device = 0, sms = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess) code = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (code != cudaSuccess) cudaGetLastError();
+    return static_cast<unsigned>(sms);
+}
+
 static inline const char *launch_error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
 #endif

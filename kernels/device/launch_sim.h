@@ -37,6 +37,8 @@ static inline int launch_on_sim(void (*)(P...), const char *name, const launch_s
     return sim_launch(static_cast<sim_gpu *>(stream), &launch);
 }
 
+static inline unsigned launch_num_sms(void *stream) { return sim_num_sms(static_cast<const sim_gpu *>(stream)); }
+
 /* The rule that was broken; sim_last_report says where and how. */
 static inline const char *launch_error_text(int code) { return sim_rule_name(static_cast<sim_rule>(code)); }
 

@@ -81,6 +81,11 @@ void sim_gpu_options(struct sim_gpu *gpu, const struct sim_options *options)
     gpu->options = *options;
 }
 
+unsigned sim_num_sms(const struct sim_gpu *gpu)
+{
+    return 1 + (unsigned)(mix(gpu->options.seed) >> 62);
+}
+
 const struct sim_report *sim_last_report(const struct sim_gpu *gpu)
 {
     return &gpu->report;

@@ -419,6 +419,21 @@ static void fail_late(const void *args)
     sim_sync_threads();
 }
 
+Test(launches, a_gpu_has_one_to_four_sms_by_its_seed)
+{
+    unsigned with[5] = {0};
+    for (unsigned i = 0; i < 64; ++i) {
+        const struct sim_options options = core_options(i);
+        struct sim_gpu *gpu = sim_gpu_create(&options);
+        const unsigned sms = sim_num_sms(gpu);
+        cr_assert(sms >= 1 && sms <= 4);
+        cr_assert_eq(sim_num_sms(gpu), sms);
+        ++with[sms];
+        sim_gpu_destroy(gpu);
+    }
+    for (unsigned sms = 1; sms <= 4; ++sms) cr_expect_geq(with[sms], 5);
+}
+
 Test(launches, of_several_findings_that_of_the_lowest_cta_is_kept_whoever_runs_it)
 {
     struct sim_launch launch = core_launch("fail_late", fail_late, 64, NULL, 0);
