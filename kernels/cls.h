@@ -70,6 +70,19 @@ DEVICE team_keys find_keys(const forward_params &p, const sequence &s, const tea
     return {seen, start + t.rank * BLOCK<DIM>, t.warps * BLOCK<DIM>};
 }
 
+/* The same where nothing is hidden. */
+template <int DIM>
+DEVICE team_keys all_keys(const sequence &s, const team &t)
+{
+    return {{0, s.used_q > 0 ? s.used_k : 0}, t.rank * BLOCK<DIM>, t.warps * BLOCK<DIM>};
+}
+
+/* Whether that is so, and scores are no more than scale (q . k). On the host. */
+static inline bool is_plain(const forward_params &p)
+{
+    return has_plain_scores(p) && p.sink == nullptr && p.window_left < 0 && p.window_right < 0;
+}
+
 /* Key number i of the warp's own; they ascend. */
 template <int DIM>
 DEVICE int32_t own_key(const team_keys &keys, int i)

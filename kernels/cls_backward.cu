@@ -54,7 +54,8 @@ constexpr int KEPT_STEP = LANES<DIM> * static_cast<int>(sizeof(chunk)); /* bytes
 template <int DIM>
 struct team_sums {
     row_parts<DIM> dq;
-    float p[WARPS], p_dp[WARPS];
+    float p[WARPS], p_dp[WARPS], rest[WARPS];
+    uint32_t is_peaked[WARPS];
 };
 
 /* Of one query head. */
@@ -92,40 +93,65 @@ DEVICE void find_dots(const head_terms &h, char *kept, const float (&q)[8], cons
     sync_warp(FULL_WARP);
 }
 
-/* What a lane's keys tell: sums of their p and p dp, and whether one is hidden. */
+/* What a lane's keys tell: sums of their p and p dp, whether one is hidden, and whether one outweighs all others. */
 struct key_terms {
     float p, p_dp;
-    bool is_hidden;
+    bool is_hidden, is_peaked;
 };
 
 /* Those to dp and m p, and p times its slope, of the keys of a lane. */
-template <int DIM>
+template <int DIM, bool PLAIN>
 DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const head_terms &h, float *p_slope,
                               int64_t b, const team_keys &keys)
 {
     const forward_params &f = p.forward;
-    const score_rule rule = find_score_rule(f, b, h.head);
+    const score_rule rule = PLAIN ? score_rule{} : find_score_rule(f, b, h.head);
+    const float scale = f.softmax_scale * LOG2_E;
     dropout_bits bits = {-1, {}};
-    key_terms terms = {0, 0, false};
+    key_terms terms = {0, 0, false, false};
     ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
         const int32_t key = own_key<DIM>(keys, i);
-        score found = {0, 1, false};
-        if (key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key]);
+        score found = {PLAIN ? h.ds[key] * scale : 0, 1, PLAIN};
+        if (!PLAIN && key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key]);
         if (!found.visible) {
             h.weights[key] = float_of(HIDDEN);
             terms.is_hidden = true;
             continue;
         }
         const float weight = exp2_f32(found.y - h.lse);
-        const float multiplier = is_kept(f, rule, 0, key, bits) ? f.dropout_multiplier : 0; /* its NaN is felt */
+        const float kept = PLAIN ? 1 : f.dropout_multiplier;
+        const float multiplier = PLAIN || is_kept(f, rule, 0, key, bits) ? kept : 0; /* its NaN is felt */
         const float dp = multiplier * h.weights[key];
         terms.p += weight;
+        terms.is_peaked |= weight > 0.5f;
         terms.p_dp = fma_rn(weight, dp, terms.p_dp);
         h.weights[key] = multiplier * weight;
         h.ds[key] = dp;
         p_slope[key] = weight * found.slope;
     }
     return terms;
+}
+
+/* delta of a row that one key outweighs, plain: that key's dp is all but delta, and what rounding of p dp leaves of their
+ * difference may be far more than ds of all others. So the mean of what dp differs by from `delta`, which is a first
+ * approximation, is added. */
+template <int DIM>
+DEVICE float refine_delta(const head_terms &h, const team_keys &keys, const team &t, float (&parts)[WARPS], float sum_p,
+                          float delta)
+{
+    float rest = 0;
+    ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
+        const int32_t key = own_key<DIM>(keys, i);
+        rest = fma_rn(h.weights[key], h.ds[key] - delta, rest);
+    }
+    rest = sum_of_warp(rest);
+    if (t.warps > 1) {
+        if (lane() == 0) parts[t.rank] = rest;
+        sync_threads();
+        rest = parts[0];
+        UNROLL for (int w = 1; w < WARPS; ++w) rest += parts[w];
+    }
+    return delta + mean_dp(sum_p, rest);
 }
 
 /* dp to ds, of the keys of a lane. */
@@ -221,22 +247,23 @@ DEVICE void sum_block(const backward_params &p, const sequence &s, const lane_ro
     }
 }
 
-template <typename T, int DIM>
-KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_sizes sizes)
+/* PLAIN: every row in use sees every key in use, with the score scale q . k, and there is no dropout. */
+template <typename T, int DIM, bool PLAIN>
+KERNEL(THREADS, PLAIN ? 4 : 3) void cls_backward_kernel(const backward_params p, const item_sizes sizes)
 {
     STATIC_SHARED(team_sums<DIM>, sums);
     DYNAMIC_SHARED(shared, 16);
     const forward_params &f = p.forward;
-    const uint32_t group = static_cast<uint32_t>(f.group), heads = static_cast<uint32_t>(f.num_heads_q) / group;
-    const uint32_t item = find_item(f, ALONE<DIM>);
-    if (item >= static_cast<uint32_t>(f.batch) * heads) return;
-    const uint32_t b = item / heads, head_kv = item % heads, first_head = head_kv * group;
+    const uint32_t group = static_cast<uint32_t>(f.group);
+    const uint32_t item = find_item(f, ALONE<DIM>), b = quotient(item, f.by_heads_kv);
+    if (b >= static_cast<uint32_t>(f.batch)) return;
+    const uint32_t head_kv = item - b * f.by_heads_kv.by, first_head = head_kv * group;
     const sequence s = find_sequence(f, b);
     if (!is_ours(f, s)) return;
     const team t = find_team(f, s, ALONE<DIM>);
     if (t.rank < 0) return;
     const item_memory memory = find_memory<DIM>(shared, sizes, f.group, is_packed(f, ALONE<DIM>));
-    const team_keys keys = find_keys<DIM>(f, s, t);
+    const team_keys keys = PLAIN ? all_keys<DIM>(s, t) : find_keys<DIM>(f, s, t);
     char *const kept = sizes.kept > 0 ? memory.k : nullptr;
     const lane_rows k = rows_of<DIM>(f.k, b, s.first_k, head_kv, f.head_dim);
 
@@ -256,16 +283,20 @@ KERNEL(THREADS, 4) void cls_backward_kernel(const backward_params p, const item_
                               load_scalar(f.lse, s, b, 0, head) * LOG2_E, load_scalar(p.dlse, s, b, 0, head)};
         const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
         find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
-        const key_terms terms = find_weights<DIM>(p, s, h, memory.p, b, keys);
-        is_hidden = ballot(FULL_WARP, terms.is_hidden) != 0;
+        const key_terms terms = find_weights<DIM, PLAIN>(p, s, h, memory.p, b, keys);
+        is_hidden = !PLAIN && ballot(FULL_WARP, terms.is_hidden) != 0;
         float sum_p = sum_of_warp(terms.p), sum_p_dp = sum_of_warp(terms.p_dp);
+        uint32_t is_peaked = PLAIN ? ballot(FULL_WARP, terms.is_peaked) : 0;
         if (t.warps > 1) {
-            if (lane() == 0) sums.p[t.rank] = sum_p, sums.p_dp[t.rank] = sum_p_dp;
+            if (lane() == 0) sums.p[t.rank] = sum_p, sums.p_dp[t.rank] = sum_p_dp, sums.is_peaked[t.rank] = is_peaked;
             sync_threads();
             sum_p = sums.p[0], sum_p_dp = sums.p_dp[0];
-            UNROLL for (int w = 1; w < WARPS; ++w) sum_p += sums.p[w], sum_p_dp += sums.p_dp[w];
+            UNROLL for (int w = 1; w < WARPS; ++w)
+                sum_p += sums.p[w], sum_p_dp += sums.p_dp[w], is_peaked |= sums.is_peaked[w];
+            is_peaked |= sums.is_peaked[0];
         }
         float delta = mean_dp(sum_p, sum_p_dp);
+        if (is_peaked != 0) delta = refine_delta<DIM>(h, keys, t, sums.rest, sum_p, delta);
         if (p.delta.data != nullptr) delta = load_scalar(p.delta, s, b, 0, head);
         find_ds<DIM>(h, memory.p, delta, keys);
         float dq[8] = {};
@@ -298,8 +329,9 @@ int launch(const backward_params &p, void *stream)
     const int32_t kept = room * DIM * 2 * items <= MOST_KEPT ? room * DIM * 2 : 0;
     const item_sizes sizes = {room, kept, kept + (2 * f.group + 1) * room * static_cast<int32_t>(sizeof(float))};
     const launch_shape shape = shape_of(f, f.batch * f.num_heads_q / f.group, ALONE<DIM>,
-                                        static_cast<size_t>(sizes.all) * static_cast<size_t>(items), 4);
-    return LAUNCH((cls_backward_kernel<T, DIM>), shape, stream, p, sizes);
+                                        static_cast<size_t>(sizes.all) * static_cast<size_t>(items), is_plain(f) ? 4 : 3);
+    if (is_plain(f)) return LAUNCH((cls_backward_kernel<T, DIM, true>), shape, stream, p, sizes);
+    return LAUNCH((cls_backward_kernel<T, DIM, false>), shape, stream, p, sizes);
 }
 
 template <typename T>

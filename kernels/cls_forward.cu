@@ -8,7 +8,8 @@
  * Grid    x: batch * num_heads_q items, one a warp where all sequences are short, else one a CTA
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: cls.h
  * Shared  5 to 7 KB: scores, and what warps tell one another
- * Phases  dot products of k; scores, their maximum, weights: a lane a key; o += p v; write
+ * Phases  dot products of k; scores, their maximum, weights: a lane a key; o += p v; write. Where scores are plain and
+ *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v
  *
  * k and v go from global memory to registers, the next block on its way while one is used: the first of v is, while
  * scores become weights. All is in fp32, weights 2^(y - m), m the maximum of the row. kernels/cls.md has the figures,
@@ -40,6 +41,7 @@ DEVICE float weight_of(float y, float reference)
 template <typename T, int DIM>
 DEVICE void clear_rows(const forward_params &p, const sequence &s, const team &t, int64_t b, int64_t head)
 {
+    if (s.used_q == s.seqlen_q) return;
     const lane_rows o = rows_of<DIM>(p.o, b, s.first_q, head, p.head_dim_v);
     const float zeros[8] = {};
     for (int32_t row = s.used_q + t.rank; row < s.seqlen_q; row += t.warps) {
@@ -49,45 +51,33 @@ DEVICE void clear_rows(const forward_params &p, const sequence &s, const team &t
     }
 }
 
-template <typename T, int DIM>
-KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
+/* What warps find out about their keys: the largest score, the sum of weights relative to it, whether one is seen. */
+struct row_terms {
+    float max, sum;
+    uint32_t any;
+};
+
+/* Max and any of the row, from those of its team; barrier for all. */
+template <int DIM>
+DEVICE void join_maxima(shared_numbers<DIM> &shared, const team &t, row_terms &terms)
 {
-    STATIC_SHARED(shared_numbers<DIM>, shared);
-    const uint32_t item = find_item(p, ALONE<DIM>), heads = static_cast<uint32_t>(p.num_heads_q);
-    if (item >= static_cast<uint32_t>(p.batch) * heads) return;
-    const uint32_t b = item / heads, head = item % heads, head_kv = head / static_cast<uint32_t>(p.group);
-    const sequence s = find_sequence(p, b);
-    if (!is_ours(p, s)) return;
-    const team t = find_team(p, s, ALONE<DIM>);
-    if (t.rank < 0) return;
-    clear_rows<T, DIM>(p, s, t, b, head);
-    if (s.used_q == 0) return;
-    const lane_rows k = rows_of<DIM>(p.k, b, s.first_k, head_kv, p.head_dim);
-    const lane_rows v = rows_of<DIM>(p.v, b, s.first_k, head_kv, p.head_dim_v);
-    const team_keys keys = find_keys<DIM>(p, s, t);
+    if (t.warps == 1) return;
+    if (lane() == 0) shared.max[t.rank] = terms.max, shared.any[t.rank] = terms.any;
+    sync_threads();
+    UNROLL for (int w = 0; w < WARPS; ++w)
+        terms.max = max_f32(terms.max, shared.max[w]), terms.any |= shared.any[w];
+}
+
+DEVICE float reference_of(float max) { return max == -infinity_f32() ? 0 : max; } /* against -inf - -inf */
+
+/* Dot products to weights, of the keys of a warp. */
+template <int DIM>
+DEVICE row_terms find_weights(shared_numbers<DIM> &shared, float *scores, const forward_params &p, const sequence &s,
+                              const team &t, const team_keys &keys, int64_t b, int64_t head, float sink)
+{
     const int32_t last = keys.seen.last;
-    float *const scores = shared.scores + (is_packed(p, ALONE<DIM>) ? warp() * ALONE<DIM> : 0);
-
-    chunk now[UNROLLED], next[UNROLLED];
-    load_block<DIM, true>(next, k, keys.own, last);
-    float q[8];
-    load_row<T>(q, rows_of<DIM>(p.q, b, s.first_q, head, p.head_dim));
-
-    for (int32_t key = keys.own; key < last; key += keys.step) {
-        UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
-        if (key + keys.step < last) load_block<DIM, true>(next, k, key + keys.step, last);
-        else load_block<DIM, true>(next, v, keys.own, last);
-        float dots[UNROLLED];
-        UNROLL for (int n = 0; n < UNROLLED; ++n) dots[n] = multiply_chunk<T>(q, now[n]);
-        sum_of_lanes<DIM>(dots);
-        const int32_t row = first_row<DIM>(key) + first_sum<DIM, UNROLLED>() * ROWS<DIM>;
-        if (lane() % LANES<DIM> < UNROLLED && row < last) scores[row] = dots[0];
-    }
-    sync_warp(FULL_WARP);
-
     const score_rule rule = find_score_rule(p, b, head);
-    const float sink = p.sink != nullptr ? p.sink[head] : -infinity_f32();
-    float max = -infinity_f32();
+    row_terms terms = {-infinity_f32(), 0, 0};
     uint32_t seen = 0; /* bit n: key lane + 32 n of the warp's own is visible */
     ROLLED for (int n = 0; own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n) < last; ++n) {
         const int32_t key = own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n);
@@ -96,32 +86,80 @@ KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
         if (!found.visible) continue;
         seen |= 1u << n;
         scores[key] = found.y;
-        max = max_f32(max, found.y); /* passes a NaN by: it reaches the sum */
+        terms.max = max_f32(terms.max, found.y); /* passes a NaN by: it reaches the sum */
     }
-    max = max_of_warp(max);
-    uint32_t any = ballot(FULL_WARP, seen != 0);
-    if (t.warps > 1) {
-        if (lane() == 0) shared.max[t.rank] = max, shared.any[t.rank] = any;
-        sync_threads();
-        UNROLL for (int w = 0; w < WARPS; ++w) max = max_f32(max, shared.max[w]), any |= shared.any[w];
-    }
-    max = max_f32(max, sink * LOG2_E); /* a key of v = 0 */
-    const float reference = max == -infinity_f32() ? 0 : max; /* against -inf - -inf where no score is finite */
-
-    float sum = 0;
+    terms.max = max_of_warp(terms.max);
+    terms.any = ballot(FULL_WARP, seen != 0);
+    join_maxima(shared, t, terms);
+    terms.max = max_f32(terms.max, sink * LOG2_E); /* a key of v = 0 */
+    const float reference = reference_of(terms.max);
     dropout_bits bits = {-1, {}};
     ROLLED for (int n = 0; own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n) < last; ++n) {
         const int32_t key = own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n);
         float weight = float_of(HIDDEN);
         if ((seen >> n & 1) != 0) {
             weight = weight_of(scores[key], reference);
-            sum += weight;
+            terms.sum += weight;
             if (!is_kept(p, rule, 0, key, bits)) weight *= 0; /* a dropped key is seen: NaN if it is infinite */
         }
         scores[key] = weight;
     }
-    sum = sum_of_warp(sum);
+    terms.sum = sum_of_warp(terms.sum);
     sync_warp(FULL_WARP);
+    return terms;
+}
+
+/* PLAIN: every row in use sees every key in use, with the score scale q . k; no sink. */
+template <typename T, int DIM, bool PLAIN>
+KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
+{
+    STATIC_SHARED(shared_numbers<DIM>, shared);
+    const uint32_t item = find_item(p, ALONE<DIM>), b = quotient(item, p.by_heads_q);
+    if (b >= static_cast<uint32_t>(p.batch)) return;
+    const uint32_t head = item - b * p.by_heads_q.by, head_kv = quotient(head, p.by_group);
+    const sequence s = find_sequence(p, b);
+    if (!is_ours(p, s)) return;
+    const team t = find_team(p, s, ALONE<DIM>);
+    if (t.rank < 0) return;
+    clear_rows<T, DIM>(p, s, t, b, head);
+    if (s.used_q == 0) return;
+    const lane_rows k = rows_of<DIM>(p.k, b, s.first_k, head_kv, p.head_dim);
+    const lane_rows v = rows_of<DIM>(p.v, b, s.first_k, head_kv, p.head_dim_v);
+    const team_keys keys = PLAIN ? all_keys<DIM>(s, t) : find_keys<DIM>(p, s, t);
+    const int32_t last = keys.seen.last;
+    float *const scores = shared.scores + (is_packed(p, ALONE<DIM>) ? warp() * ALONE<DIM> : 0);
+
+    chunk now[UNROLLED], next[UNROLLED];
+    load_block<DIM, true>(next, k, keys.own, last);
+    float q[8];
+    load_row<T>(q, rows_of<DIM>(p.q, b, s.first_q, head, p.head_dim));
+
+    const float scale = p.softmax_scale * LOG2_E;
+    row_terms terms = {-infinity_f32(), 0, last > 0};
+    for (int32_t key = keys.own; key < last; key += keys.step) {
+        UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
+        if (key + keys.step < last) load_block<DIM, true>(next, k, key + keys.step, last);
+        else load_block<DIM, true>(next, v, keys.own, last);
+        float dots[UNROLLED];
+        UNROLL for (int n = 0; n < UNROLLED; ++n) dots[n] = multiply_chunk<T>(q, now[n]);
+        sum_of_lanes<DIM>(dots);
+        const int32_t row = first_row<DIM>(key) + first_sum<DIM, UNROLLED>() * ROWS<DIM>;
+        if (PLAIN) dots[0] *= scale;
+        if (row < last) {
+            if (lane() % LANES<DIM> < UNROLLED) scores[row] = dots[0];
+            if (PLAIN) terms.max = max_f32(terms.max, dots[0]); /* passes a NaN by */
+        }
+    }
+    sync_warp(FULL_WARP);
+
+    const float sink = !PLAIN && p.sink != nullptr ? p.sink[head] : -infinity_f32();
+    if (PLAIN) {
+        terms.max = max_of_warp(terms.max);
+        join_maxima(shared, t, terms);
+    } else {
+        terms = find_weights(shared, scores, p, s, t, keys, b, head, sink);
+    }
+    const float reference = reference_of(terms.max);
 
     float o[8] = {};
     for (int32_t key = keys.own; key < last; key += keys.step) {
@@ -129,34 +167,44 @@ KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
         if (key + keys.step < last) load_block<DIM, true>(next, v, key + keys.step, last);
         UNROLL for (int n = 0; n < UNROLLED; ++n) {
             const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
-            const float weight = row < last ? scores[row] : float_of(HIDDEN);
-            add_row<T>(o, weight, bits_of(weight) == HIDDEN, now[n]);
+            if (PLAIN) {
+                const float weight = row < last ? weight_of(scores[row], reference) : 0;
+                terms.sum += weight;
+                add_row<T>(o, weight, false, now[n]);
+            } else {
+                const float weight = row < last ? scores[row] : float_of(HIDDEN);
+                add_row<T>(o, weight, bits_of(weight) == HIDDEN, now[n]);
+            }
         }
     }
+    if (PLAIN) UNROLL for (unsigned d = LANES<DIM>; d < 32; d *= 2) terms.sum += shfl_xor(FULL_WARP, terms.sum, d);
     sum_of_rows<DIM>(o);
     if (t.warps > 1) {
         give_part<DIM>(shared.o, t, o);
-        if (lane() == 0) shared.sum[t.rank] = sum;
+        if (lane() == 0) shared.sum[t.rank] = terms.sum;
         sync_threads();
         if (t.rank != 0) return;
         take_parts<DIM>(o, shared.o);
-        sum = shared.sum[0];
-        UNROLL for (int w = 1; w < WARPS; ++w) sum += shared.sum[w];
+        terms.sum = shared.sum[0];
+        UNROLL for (int w = 1; w < WARPS; ++w) terms.sum += shared.sum[w];
     }
 
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, the sink) where no key is seen. */
-    sum += weight_of(sink * LOG2_E, reference);
-    const float factor = div_rn(p.dropout_multiplier, sum);
-    UNROLL for (int n = 0; n < 8; ++n) o[n] = any == 0 ? 0 : o[n] * factor;
+    if (!PLAIN) terms.sum += weight_of(sink * LOG2_E, reference);
+    const float factor = div_rn(PLAIN ? 1 : p.dropout_multiplier, terms.sum);
+    UNROLL for (int n = 0; n < 8; ++n) o[n] = terms.any == 0 ? 0 : o[n] * factor;
     if (lane() < LANES<DIM>) store_row<T>(rows_of<DIM>(p.o, b, s.first_q, head, p.head_dim_v), 0, o);
     if (p.lse.data != nullptr && lane() == 0)
-        store_feature(row_of(p.lse, b, s.first_q, head, 1), 0, any == 0 ? sink : (max + log2_f32(sum)) * LN_2);
+        store_feature(row_of(p.lse, b, s.first_q, head, 1), 0,
+                      terms.any == 0 ? sink : (terms.max + log2_f32(terms.sum)) * LN_2);
 }
 
 template <typename T, int DIM>
 int launch(const forward_params &p, void *stream)
 {
-    return LAUNCH((cls_forward_kernel<T, DIM>), shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, 5), stream, p);
+    const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, 5);
+    if (is_plain(p)) return LAUNCH((cls_forward_kernel<T, DIM, true>), shape, stream, p);
+    return LAUNCH((cls_forward_kernel<T, DIM, false>), shape, stream, p);
 }
 
 template <typename T>

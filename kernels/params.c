@@ -38,6 +38,17 @@ static bool alibi_is_bottom_right(const struct attest_problem *p)
     return p->alibi_diag_kind == ATTEST_DIAG_UNSET || p->alibi_diag_kind == ATTEST_DIAG_BOTTOM_RIGHT;
 }
 
+/* Division by invariant integers (Granlund and Montgomery 1994, figure 4.1): with s = ceil(log2 by) and factor =
+ * floor(2^32 (2^s - by) / by) + 1, floor(n / by) = (t + ((n - t) >> min(s, 1))) >> max(s - 1, 0), t the upper half of
+ * factor n. */
+struct divisor divisor_of(int64_t by)
+{
+    uint32_t s = 0;
+    while (((int64_t)1 << s) < by) ++s;
+    const uint64_t rest = ((uint64_t)1 << s) - (uint64_t)by;
+    return (struct divisor){(uint32_t)by, (uint32_t)((rest << 32) / (uint64_t)by + 1), s > 0, s > 0 ? s - 1 : 0};
+}
+
 struct forward_params forward_params_of(const struct attest_problem *p, const struct attest_forward_args *a)
 {
     const int64_t start = p->q_start - p->k_start;
@@ -66,6 +77,9 @@ struct forward_params forward_params_of(const struct attest_problem *p, const st
         .dropout_offset = p->dropout_offset,
         .batch = p->batch,
         .num_heads_q = p->num_heads_q,
+        .by_heads_q = divisor_of(p->num_heads_q),
+        .by_heads_kv = divisor_of(p->num_heads_kv),
+        .by_group = divisor_of(p->num_heads_q / p->num_heads_kv),
         .rows_q = p->ragged ? p->total_q : p->batch * p->seqlen_q,
         .group = (int32_t)(p->num_heads_q / p->num_heads_kv),
         .seqlen_q = (int32_t)p->seqlen_q,

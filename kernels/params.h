@@ -33,6 +33,14 @@ struct lengths {
     int32_t q, k;
 };
 
+/* A number that is divided by: floor(n / by) is what `quotient` in scores.h makes of these, for any 32-bit n. A GPU has
+ * no instruction for it. */
+struct divisor {
+    uint32_t by, factor, first_shift, second_shift;
+};
+
+struct divisor divisor_of(int64_t by); /* 1 <= by < 2^32 */
+
 /* Kernels that may share a problem: each computes the sequences that fit into its lengths and none of those before. */
 enum { MAX_SHARES = 4 };
 
@@ -49,6 +57,7 @@ struct forward_params {
     const int64_t *dropout_stream;                       /* NULL: batch * num_heads_q + head */
     uint64_t dropout_seed, dropout_offset;
     int64_t batch, num_heads_q;
+    struct divisor by_heads_q, by_heads_kv, by_group;
     int64_t rows_q;             /* of the whole tensor: batch * seqlen_q, or the ragged total */
     int32_t group;              /* num_heads_q / num_heads_kv */
     int32_t seqlen_q, seqlen_k; /* upper bounds in a ragged problem */

@@ -61,23 +61,28 @@ static bool one_format_takes(const struct attest_problem *p, char *why, size_t b
     return forward_takes(p, why, bytes) && is_of(&p->o, "o", p->q.dtype, why, bytes);
 }
 
+static bool is_of_128_features(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    return widest <= 128 ||
+           refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 128", (long long)widest);
+}
+
 /* Of 128 rows, wider heads do not fit into the shared memory that every GPU has. */
 static bool short_forward_128_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
-    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    if (widest > 128)
-        return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 128", (long long)widest);
-    return one_format_takes(p, why, bytes);
+    return is_of_128_features(p, why, bytes) && one_format_takes(p, why, bytes);
 }
 
+/* Of heads of more than 128 features. */
 static bool short_forward_64_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (short_forward_128_takes(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward has 128 rows");
     return one_format_takes(p, why, bytes);
 }
 
-/* Every row sees every key, and c is not negative in max(c s) = c max s. */
-static bool short_forward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+/* Every row sees every key, and scores are softmax_scale q . k. */
+static bool is_plain(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->bias.dtype != ATTEST_ABSENT) return refuse(why, bytes, "there is a bias, but must be none");
     if (p->mask.dtype != ATTEST_ABSENT) return refuse(why, bytes, "there is a mask, but must be none");
@@ -87,9 +92,36 @@ static bool short_forward_hopper_takes(const struct attest_problem *p, char *why
     if (p->softcap != 0) return refuse(why, bytes, "softcap = %g, but must be 0", (double)p->softcap);
     if (p->dropout_p != 0) return refuse(why, bytes, "dropout_p = %g, but must be 0", (double)p->dropout_p);
     if (p->window_left >= 0 || p->window_right >= 0) return refuse(why, bytes, "there is a window, but must be none");
+    return true;
+}
+
+/* c is not negative in max(c s) = c max s. */
+static bool plain_forward_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (!is_plain(p, why, bytes)) return false;
     if (!(p->softmax_scale >= 0))
         return refuse(why, bytes, "softmax_scale = %g, but must be at least 0", (double)p->softmax_scale);
-    return short_forward_128_takes(p, why, bytes);
+    return one_format_takes(p, why, bytes);
+}
+
+static bool short_forward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
+}
+
+/* Where short_forward_hopper has rows from the 65th on alone. */
+static bool short_forward_beside_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->head_dim <= 64 && p->head_dim_v <= 64)
+        return refuse(why, bytes, "of these heads short_forward_hopper has any rows");
+    return short_forward_hopper_takes(p, why, bytes);
+}
+
+static bool short_forward_wide_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->head_dim <= 128 && p->head_dim_v <= 128)
+        return refuse(why, bytes, "of these heads short_forward_hopper has 128 rows");
+    return plain_forward_takes(p, why, bytes);
 }
 
 static bool cls_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
@@ -141,6 +173,15 @@ static bool short_backward_takes(const struct attest_problem *p, char *why, size
     return is_in_reach(p, why, bytes);
 }
 
+/* Every row sees every key, and nothing is summed over heads. */
+static bool short_backward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->num_heads_q != p->num_heads_kv)
+        return refuse(why, bytes, "num_heads_q / num_heads_kv = %lld, but must be 1",
+                      (long long)(p->num_heads_q / p->num_heads_kv));
+    return is_plain(p, why, bytes) && is_of_128_features(p, why, bytes) && short_backward_takes(p, why, bytes);
+}
+
 static bool backward_fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return fp32_takes(p, why, bytes) && has_workspace(p, why, bytes);
@@ -169,11 +210,12 @@ const struct forward_kernel forward_kernels[] = {
     {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward", 0},
     {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward",
      0},
-    /* What its 128 rows would have, had the next one not taken it. */
-    {"short_forward", short_forward_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64},
+    {"short_forward", short_forward_beside_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64},
      "short_forward", 9},
     {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
      {128, 128}, "short_forward", 9},
+    {"short_forward_wide", short_forward_wide_takes, short_forward_wide_sim, CUDA(short_forward_wide_cuda), {128, 128},
+     "short_forward", 9},
     {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward",
      0},
     {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward_shared", 0},
@@ -183,12 +225,14 @@ const struct forward_kernel forward_kernels[] = {
 
 const struct backward_kernel backward_kernels[] = {
     {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward",
-     0},
+     0, 0},
     {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
-     "short_backward", 163 * 1024},
-    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared", 0},
+     "short_backward", 163 * 1024, 0},
+    {"short_backward_hopper", short_backward_hopper_takes, no_bytes, short_backward_hopper_sim,
+     CUDA(short_backward_hopper_cuda), {128, 128}, "short_backward", 193 * 1024, 9},
+    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared", 0, 0},
     {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
-     "backward_fp32", 0},
+     "backward_fp32", 0, 0},
     {0},
 };
 

@@ -42,6 +42,7 @@ struct backward_kernel {
     struct lengths most;
     const char *shared_recipe;
     int shared_bytes; /* that a CTA must be able to have: left out on GPUs that have less. What any has: 0 */
+    int only_major; /* as above */
 };
 
 struct merge_kernel {
@@ -66,10 +67,14 @@ forward_launcher forward_sim, forward_cuda, forward_sim_poly, forward_cuda_poly;
 forward_launcher short_forward_sim, short_forward_cuda, short_forward_sim_poly, short_forward_cuda_poly;
 forward_launcher short_forward_hopper_sim, short_forward_hopper_cuda;
 forward_launcher short_forward_hopper_sim_poly, short_forward_hopper_cuda_poly;
+forward_launcher short_forward_wide_sim, short_forward_wide_cuda;
+forward_launcher short_forward_wide_sim_poly, short_forward_wide_cuda_poly;
 forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;
 backward_launcher cls_backward_sim, cls_backward_cuda, cls_backward_sim_poly, cls_backward_cuda_poly;
 backward_launcher backward_sim, backward_cuda, backward_sim_poly, backward_cuda_poly;
 backward_launcher short_backward_sim, short_backward_cuda, short_backward_sim_poly, short_backward_cuda_poly;
+backward_launcher short_backward_hopper_sim, short_backward_hopper_cuda;
+backward_launcher short_backward_hopper_sim_poly, short_backward_hopper_cuda_poly;
 backward_launcher backward_fp32_sim, backward_fp32_cuda, backward_fp32_sim_poly, backward_fp32_cuda_poly;
 merge_launcher merge_sim, merge_cuda, merge_sim_poly, merge_cuda_poly;
 merge_backward_launcher merge_backward_sim, merge_backward_cuda, merge_backward_sim_poly, merge_backward_cuda_poly;

@@ -14,6 +14,12 @@
 
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
+DEVICE uint32_t quotient(uint32_t n, const divisor &d)
+{
+    const uint32_t t = static_cast<uint32_t>(static_cast<uint64_t>(d.factor) * n >> 32);
+    return (t + ((n - t) >> d.first_shift)) >> d.second_shift;
+}
+
 /* ---- sequences and intervals of keys ------------------------------------------------------------------------- */
 
 /* One sequence: where its rows begin, in tensors of stride `seqlen`, and how many of them there are. */
@@ -46,6 +52,13 @@ DEVICE bool is_ours(const forward_params &p, const sequence &s)
     bool out = fits(s, p.most);
     UNROLL for (int n = 0; n < MAX_SHARES - 1; ++n) out &= !fits(s, p.of_others[n]);
     return out;
+}
+
+/* Rows or keys in use of the longest sequence that may be this launch's. On the host. */
+static inline int longest_of(const forward_params &p)
+{
+    const int q = p.seqlen_q < p.most.q ? p.seqlen_q : p.most.q, k = p.seqlen_k < p.most.k ? p.seqlen_k : p.most.k;
+    return q > k ? q : k;
 }
 
 /* first .. last - 1; nothing where first >= last. */

@@ -46,13 +46,13 @@ struct shape {
 DEVICE card find_card(const forward_params &p, unsigned problem, int most)
 {
     card c = {};
-    const unsigned heads = static_cast<unsigned>(p.num_heads_q), b = problem / heads, head = problem % heads;
+    const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
     c.b = b, c.head = static_cast<int32_t>(head);
     if (b >= p.batch) return c;
     c.s = find_sequence(p, b);
     c.is_ours = is_ours(p, c.s);
     c.is_whole = c.s.used_q == most && c.s.used_k == most && p.window_left < 0 && p.window_right < 0;
-    const unsigned head_kv = head / static_cast<unsigned>(p.group);
+    const unsigned head_kv = quotient(head, p.by_group);
     c.q = row_of(p.q, b, c.s.first_q, head, p.head_dim);
     c.k = row_of(p.k, b, c.s.first_k, head_kv, p.head_dim);
     c.v = row_of(p.v, b, c.s.first_k, head_kv, p.head_dim_v);
@@ -200,13 +200,6 @@ int launch_width(const forward_params &p, void *stream)
         if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
     }
     return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* of more than 64 rows none is wider */
-}
-
-/* Rows in use of the longest sequence that may be this launch's: those of others may be longer. On the host. */
-static inline int longest_of(const forward_params &p)
-{
-    const int q = p.seqlen_q < p.most.q ? p.seqlen_q : p.most.q, k = p.seqlen_k < p.most.k ? p.seqlen_k : p.most.k;
-    return q > k ? q : k;
 }
 
 /* The maximum of plain scores is c times that of the dot products: c may not be negative. */

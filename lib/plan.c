@@ -79,14 +79,15 @@ static size_t round_up(size_t bytes)
     return (bytes + ATTEST_WORKSPACE_ALIGNMENT - 1) / ATTEST_WORKSPACE_ALIGNMENT * ATTEST_WORKSPACE_ALIGNMENT;
 }
 
-static bool pick_backward(struct attest_plan *plan)
+static bool pick_backward(struct attest_plan *plan, int major)
 {
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->backward_pass;
     char why[256] = "there is none";
     const int shared_bytes = shared_bytes_of(p);
     for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
-        if (k->shared_bytes > shared_bytes || !has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
+        if ((k->only_major != 0 && k->only_major != major) || k->shared_bytes > shared_bytes) continue;
+        if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
         const size_t bytes = round_up(k->workspace_bytes(p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
         plan->backward[pass->num_kernels] = k;
@@ -117,8 +118,8 @@ static bool pick(struct attest_plan *plan, int major)
         return true;
     }
     if (plan->problem.device == ATTEST_CUDA && !attest_check_cuda()) return false;
-    if (has_forward && !pick_forward(plan, major > 0 ? major : major_of(&plan->problem))) return false;
-    return !has_backward || pick_backward(plan);
+    if (major == 0) major = major_of(&plan->problem);
+    return (!has_forward || pick_forward(plan, major)) && (!has_backward || pick_backward(plan, major));
 }
 
 static bool make_plan(const struct attest_problem *problem, int major, struct attest_plan *plan)

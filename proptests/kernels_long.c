@@ -21,9 +21,19 @@
 /* A softmax_scale of 0: all keys weigh the same. */
 #define NO_SCALE (ONE_VALUE << 1)
 
+/* All query rows are in use, all keys but seven, which are no numbers. */
+#define FEW_KEYS (NO_SCALE << 1)
+
+/* Rows of v are eight numbers further apart than those of k; rows of o begin anywhere. */
+#define FAR_VALUES (FEW_KEYS << 1)
+#define ODD_RESULTS (FAR_VALUES << 1)
+
 /* Scores, and so lse, of 2048 and more, by one feature of q and k alone: what rounding lse to fp32 does to all p of a
  * row at once, 2^-13 at most, is felt where it meets delta, and the large numbers of k. */
-#define FAR_SCORES (NO_SCALE << 1)
+#define FAR_SCORES (ODD_RESULTS << 1)
+
+/* Of few rows in use, all keys are. */
+#define ALL_KEYS (FAR_SCORES << 1)
 
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. */
 static const struct long_case {
@@ -48,15 +58,27 @@ static const struct long_case {
     {"few rows in use, width 200", 2, 140, 150, 200, 160, -1, -1, FEATURE(SEQUSED)},
     {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
     {"128 rows, no group", 2, 128, 128, 128, 128, -1, -1, NO_GROUP},
+    {"128 rows, no group, width 64", 2, 128, 128, 64, 64, -1, -1, NO_GROUP},
     {"128 rows, width 32", 2, 128, 100, 32, 24, -1, -1, 0},
     {"128 keys, width 128", 1, 70, 128, 128, 101, -1, -1, 0},
     {"100 rows, padded", 1, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
+    {"100 rows, padded, no group", 2, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED) | NO_GROUP},
     {"100 rows, odd widths", 1, 66, 100, 75, 127, -1, -1, NO_GROUP},
     {"100 rows, a scale of zero", 1, 100, 90, 64, 64, -1, -1, NO_SCALE},
     {"128 rows, few in use", 2, 120, 128, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"200 rows, few in use", 2, 200, 128, 64, 48, -1, -1, FEATURE(SEQUSED)},
+    {"200 rows, few in use, no group", 2, 200, 150, 64, 48, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
     {"128 rows, ragged", 3, 128, 110, 64, 64, -1, -1, FEATURE(RAGGED)},
     {"128 rows, ragged, width 32", 3, 128, 110, 32, 32, -1, -1, FEATURE(RAGGED) | NO_GROUP},
+    {"70 rows, eight of them, width 128", 4, 70, 66, 72, 80, -1, -1, 0},
+    {"128 rows, width 256", 1, 128, 128, 256, 256, -1, -1, 0},
+    {"128 rows, width 256, no group", 2, 128, 70, 200, 256, -1, -1, NO_GROUP},
+    {"100 rows, width 256, odd widths", 1, 100, 66, 131, 255, -1, -1, NO_GROUP},
+    {"50 rows, width 256, padded", 1, 50, 90, 141, 77, -1, -1, FEATURE(STRIDED)},
+    {"200 rows, few in use, width 256", 2, 200, 128, 136, 160, -1, -1, FEATURE(SEQUSED)},
+    {"128 rows, few in use, all keys, width 256", 2, 128, 70, 136, 136, -1, -1, FEATURE(SEQUSED) | ALL_KEYS},
+    {"128 rows, ragged, width 128", 3, 128, 110, 96, 128, -1, -1, FEATURE(RAGGED)},
+    {"128 rows, ragged, width 256", 3, 128, 110, 168, 256, -1, -1, FEATURE(RAGGED)},
     {"120 rows, causal", 2, 120, 110, 32, 32, -1, 0, FEATURE(SINK)},
     {"64 rows, causal", 1, 64, 64, 64, 64, -1, 0, 0},
     {"64 rows", 2, 64, 64, 64, 48, -1, -1, FEATURE(ALIBI)},
@@ -71,6 +93,7 @@ static const struct long_case {
     {"one query, no group, a mask", 2, 1, 64, 64, 64, -1, -1, FEATURE(MASK) | NO_GROUP},
     {"one query, no group, a window of whole blocks", 2, 1, 64, 64, 64, 31, -1, NO_GROUP},
     {"one query, more keys than short ones have", 2, 3, 400, 64, 64, -1, -1, FEATURE(SEQUSED)},
+    {"one query, more keys, no group", 2, 3, 400, 64, 64, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
     {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
@@ -80,6 +103,9 @@ static const struct long_case {
     {"short, biases", 2, 50, 60, 40, 64, -1, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
     {"short, padded rows", 1, 64, 33, 31, 23, -1, -1, FEATURE(STRIDED) | NO_GROUP},
     {"short, 32 keys", 2, 32, 32, 32, 32, -1, -1, NO_GROUP},
+    {"short, 32 keys, odd rows of o", 2, 32, 32, 32, 32, -1, -1, NO_GROUP | ODD_RESULTS},
+    {"short, 64 keys, 57 in use", 1, 64, 64, 32, 32, -1, -1, FEW_KEYS},
+    {"short, whole tiles, far values", 1, 64, 64, 64, 64, -1, -1, FAR_VALUES},
     {"short, 32 keys, causal", 1, 30, 25, 64, 64, -1, 0, 0},
     {"short, width 128", 1, 64, 60, 128, 100, 40, -1, 0},
     {"short, width 256", 1, 33, 64, 256, 200, -1, 0, 0},
@@ -89,6 +115,7 @@ static const struct long_case {
     {"short, a group, far scores", 1, 60, 50, 32, 16, -1, 0, ONE_VALUE | FAR_SCORES},
     {"short, a mask, far scores", 2, 40, 64, 64, 8, -1, -1, FEATURE(MASK) | ONE_VALUE | FAR_SCORES},
     {"a given delta", 1, 70, 40, 16, 8, -1, -1, FEATURE(DELTA) | ONE_VALUE},
+    {"a given delta, no group", 1, 128, 100, 64, 8, -1, -1, FEATURE(DELTA) | ONE_VALUE | NO_GROUP},
     {"a given delta, few rows in use", 2, 140, 150, 64, 8, -1, -1, FEATURE(DELTA) | FEATURE(SEQUSED) | ONE_VALUE},
 };
 
@@ -99,19 +126,28 @@ static struct attest_score_tensor scores_of(int32_t dtype)
     return (struct attest_score_tensor){.dtype = dtype, .seqlen_q = 1, .seqlen_k = 1}; /* one for all heads */
 }
 
-/* Of few rows one or none, and half of the keys; of many 20 and 30, then 110 and 130 if there are. */
-static void use_few_rows(struct prop_case *c)
+/* Of few rows one or none, and half of the keys; of many 20 and 30, then 110 and 130 if there are, or 120 without a
+ * group. */
+static void use_few_rows(struct prop_case *c, bool all_keys)
 {
     struct attest_problem *p = &c->p;
     p->has_seqused_q = p->has_seqused_k = 1;
     c->used_q = case_alloc(c, (size_t)p->batch * sizeof *c->used_q);
     c->used_k = case_alloc(c, (size_t)p->batch * sizeof *c->used_k);
     const bool is_one = p->seqlen_q < 16;
+    const int32_t more = p->num_heads_q == p->num_heads_kv ? 90 : 100;
     for (int64_t b = 0; b < p->batch; ++b) {
         c->used_q[b] = is_one ? (b + 1) % 2 : 20 + 90 * b;
-        c->used_k[b] = is_one ? p->seqlen_k / 2 : 30 + 100 * b;
-        if (c->used_k[b] > p->seqlen_k) c->used_k[b] = p->seqlen_k;
+        c->used_k[b] = is_one ? p->seqlen_k / 2 : 30 + more * b;
+        if (all_keys || c->used_k[b] > p->seqlen_k) c->used_k[b] = p->seqlen_k;
     }
+}
+
+static void use_few_keys(struct prop_case *c)
+{
+    c->p.has_seqused_k = 1;
+    c->used_k = case_alloc(c, (size_t)c->p.batch * sizeof *c->used_k);
+    for (int64_t b = 0; b < c->p.batch; ++b) c->used_k[b] = c->p.seqlen_k - 7;
 }
 
 /* Sequences of which each has 20 queries and 55 keys less than the one before. */
@@ -137,7 +173,8 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(DBIAS)) && c->backward) p->dbias = scores_of(ATTEST_FP32), p->dbias.head = 1;
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
-    if (has(from, FEATURE(SEQUSED))) use_few_rows(c);
+    if (has(from, FEATURE(SEQUSED))) use_few_rows(c, has(from, ALL_KEYS));
+    if (has(from, FEW_KEYS)) use_few_keys(c);
     if (has(from, FEATURE(RAGGED))) make_ragged(c);
     p->has_sink = has(from, FEATURE(SINK));
     p->has_alibi = has(from, FEATURE(ALIBI));
@@ -163,6 +200,12 @@ static void pad_rows(struct attest_problem *p)
     }
 }
 
+/* Rows of a tensor of `rows` a sequence, `by` numbers further apart. */
+static void spread_rows(struct attest_tensor *t, int64_t rows, int64_t by)
+{
+    t->seqlen += by, t->batch += rows * by;
+}
+
 /* Squares as large as tiles: seen but for some scores, not seen, and seen in one column. */
 static bool is_seen(int64_t row, int64_t key)
 {
@@ -177,6 +220,8 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (has(from, FAR_SCORES) && at[2] == 0 && (t == T_Q || t == T_K)) return t == T_Q ? 64 : 256;
+    if (has(from, FEW_KEYS) && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)
+        return NAN;
     const bool is_one = has(from, ONE_VALUE) && (t == T_V || t == T_DOUT);
     const double value = family_value(&c->data, roles[t], 0, is_one && t == T_V ? 0 : at[0], at[1], at[2]);
     if (is_one) return fabs(value);
@@ -216,6 +261,8 @@ static void lay_out(struct prop_case *c, const struct long_case *from, int32_t d
     set_features(c, from);
     case_contiguous(c);
     if (has(from, FEATURE(STRIDED))) pad_rows(p);
+    if (has(from, FAR_VALUES)) spread_rows(&p->v, p->seqlen_k, 8);
+    if (has(from, ODD_RESULTS)) spread_rows(&p->o, p->seqlen_q, 1);
     c->data = (struct family_data){FAMILY_NORMAL, 1, dtype, p->head_dim, p->softmax_scale};
     for (size_t n = 0; n < sizeof inputs / sizeof *inputs; ++n) {
         if (tensor_dtype(p, inputs[n]) == ATTEST_ABSENT) continue;

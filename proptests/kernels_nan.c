@@ -78,17 +78,21 @@ static int compare_nan(const struct head *h, int32_t dtype, int spoiled, double 
     return TRIAL_PASSES;
 }
 
+/* Causal, full, and with some rows not in use. */
 static int nan_is_felt_in_gradients(const struct implementation *self, struct prop_context *context)
 {
     static const int32_t dtypes[] = {ATTEST_FP32, ATTEST_BF16};
     static struct head h;
     static double want[3][NUMBERS];
     const struct ref_backward oracle = {.dq = want[0], .dk = want[1], .dv = want[2]};
+    const int32_t used_q = 66, used_k = 68;
     int failure = TRIAL_PASSES;
-    for (int n = 0; n < 8 && failure == TRIAL_PASSES; ++n) {
-        const int32_t dtype = dtypes[n / 4];
+    for (int n = 0; n < 24 && failure == TRIAL_PASSES; ++n) {
+        const int32_t dtype = dtypes[n / 4 % 2];
         prepare(&h, dtype, true);
-        h.p.window_right = 0, h.p.diag_kind = ATTEST_DIAG_TOP_LEFT;
+        if (n < 8) h.p.window_right = 0, h.p.diag_kind = ATTEST_DIAG_TOP_LEFT;
+        h.p.has_seqused_q = h.p.has_seqused_k = n >= 16;
+        h.a.forward.seqused_q = &used_q, h.a.forward.seqused_k = &used_k;
         ref_store(dtype, h.rows[n % 4], 40 * DIM + 3, NAN);
         if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK || self->backward(self, &h.p, &h.a) != ATTEST_OK ||
             ref_backward(&h.p, &h.a, NULL, &oracle, 1) != ATTEST_OK)

@@ -16,6 +16,11 @@ struct reach {
     bool hopper;  /* for it alone */
 };
 
+static bool is_for_hopper(const char *kernel)
+{
+    return strcmp(kernel, "short_forward_hopper") == 0 || strcmp(kernel, "short_forward_wide") == 0;
+}
+
 /* By name: `*_fp32` take fp32 before all, the others 16-bit inputs. */
 static void note_kernel(struct reach *reach, const char *kernel, struct lengths most)
 {
@@ -29,7 +34,7 @@ static struct reach reach_of(const struct kernel_launchers *l)
     if (reach.merge) reach.fp32 = reach.others = true; /* states are made by any */
     for (int i = 0; forward_kernels[i].name != NULL; ++i)
         if (l->forward[i] != NULL) {
-            reach.forward = true, reach.hopper |= strstr(forward_kernels[i].name, "_hopper") != NULL;
+            reach.forward = true, reach.hopper |= is_for_hopper(forward_kernels[i].name);
             note_kernel(&reach, forward_kernels[i].name, forward_kernels[i].most);
         }
     for (int i = 0; backward_kernels[i].name != NULL; ++i)

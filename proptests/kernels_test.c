@@ -63,7 +63,7 @@ Test(kernels, forward_with_polynomials)
 
 Test(kernels, backward_with_polynomials)
 {
-    struct kernel_implementation kernels = polynomials(SIM_SM_80);
+    struct kernel_implementation kernels = polynomials(SIM_SM_90);
     run(&kernels, true, 5, BACKWARD_CASES, WORK);
 }
 
@@ -124,8 +124,9 @@ Test(kernels, hold_in_several_tiles_on_hopper)
     static struct prop_context context;
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
     for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype)
-        cr_expect_eq(kernels_long(&library.implementation, false, dtype, &context), TRIAL_PASSES, "%s",
-                     context.message);
+        for (int backward = 0; backward < 2; ++backward)
+            cr_expect_eq(kernels_long(&library.implementation, backward, dtype, &context), TRIAL_PASSES, "%s",
+                         context.message);
 }
 
 /* Traffic of one head of packed fp32 rows: q once for each 64 keys, k and v once for each 32 queries; no bank

@@ -2,8 +2,8 @@
 # OUTPUT_FOLDER/kernel_mutants_list.h. Headers among the files stand in the place where they are included first. Of a
 # launcher that a kernel calls, the mutant is the two together.
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
-# 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features. Wider heads are
-# left to the kernel itself.
+# 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
+# such. Wider heads are left to the kernel itself.
 use strict;
 use warnings;
 
@@ -26,6 +26,7 @@ sub expanded {
 # The code of a kernel `name` whose wider instances are those of `kernel`.
 sub narrowed {
     my ($code, $name, $kernel) = @_;
+    return $code if $kernel eq 'short_forward_wide'; # of wider heads alone
     $code =~ s/\b(launch\w*<(?:T, )?)(?:32|128|256)\b/${1}64/g or return $code;
     my $of = $kernel =~ /backward/ ? 'p->forward' : '(*p)';
     my $is_wide = "$of.head_dim > 64 || $of.head_dim_v > 64";

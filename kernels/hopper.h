@@ -1,0 +1,195 @@
+/* hopper.h - what kernels of whole short sequences on Hopper's tensor cores (wgmma) share: operands in shared memory,
+ * products, how results are written.
+ *
+ * An operand is a tile of rows of features, in panels of 64 of them, or the 32 that there are: a row of a panel is as long
+ * as wgmma's swizzle, and lies as tiles.h has it. A warpgroup multiplies 64 rows of one at once, 16 for each warp;
+ * fragments are those of device/wgmma.h. */
+#ifndef ATTEST_KERNELS_HOPPER_H
+#define ATTEST_KERNELS_HOPPER_H
+
+#include "kernels/device/device.h"
+#include "kernels/scores.h"
+#include "kernels/tiles.h"
+
+enum { ROWS = 64 }; /* of a product */
+
+/* MOST keys, and as many rows, of a problem. Two problems of 32 lie side by side in each tile, and are multiplied with
+ * each other as well: nobody looks at that. */
+template <int DIMENSIONS, int MOST>
+struct short_shape {
+    static constexpr int DIM = DIMENSIONS, KEYS = MOST, PROBLEMS = KEYS < ROWS ? ROWS / KEYS : 1;
+    static constexpr int TILE = KEYS * PROBLEMS; /* rows of q, k and v in shared memory */
+    /* They lie in panels of 64 features, or the 32 that there are: a panel's row is as long as wgmma's swizzle. */
+    static constexpr int PANEL = DIM < 64 ? DIM : 64;
+};
+
+/* Numbers before feature x of a row. */
+template <typename shape>
+DEVICE unsigned offset(unsigned row, unsigned x)
+{
+    return x / shape::PANEL * shape::TILE * shape::PANEL + tile_offset<shape::PANEL>(row, x % shape::PANEL);
+}
+
+/* The first `count` rows, of `length` numbers, of a problem; all else is zero. By THREADS, a part of them for each problem,
+ * of which this is `thread`. Copies are asynchronous. */
+template <typename shape, int THREADS>
+DEVICE void load_operand(uint16_t *to, const row_tensor &t, char *rows, int length, int count, unsigned thread)
+{
+    constexpr int OF_ONE = THREADS / shape::PROBLEMS;
+    row_pointer row = {rows, t.dtype, t.by_four, length};
+    to += thread / OF_ONE * (shape::KEYS * shape::PANEL);
+    UNROLL for (int x = 0; x < shape::DIM; x += shape::PANEL) {
+        load_rows<shape::KEYS, shape::PANEL, OF_ONE>(to + x * shape::TILE, row, t.seqlen * 2, t.by_eight != 0, count,
+                                                     thread % OF_ONE);
+        row.data += 2 * shape::PANEL, row.length -= shape::PANEL;
+    }
+}
+
+/* The same of as many rows and features as the operand has, all aligned. */
+template <typename shape, int THREADS>
+DEVICE void load_whole_operand(uint16_t *to, const row_tensor &t, const char *rows, unsigned thread)
+{
+    constexpr unsigned OF_ONE = THREADS / shape::PROBLEMS, CHUNKS = shape::DIM / 8, STEP = OF_ONE / CHUNKS;
+    const unsigned x = thread % OF_ONE % CHUNKS * 8, row = thread % OF_ONE / CHUNKS;
+    const int64_t step = t.seqlen * 2;
+    to += thread / OF_ONE * (shape::KEYS * shape::PANEL);
+    rows += row * step + 2 * x;
+    UNROLL for (unsigned r = 0; r < shape::KEYS; r += STEP, rows += STEP * step)
+        cp_async_16(&to[offset<shape>(row + r, x)], rows);
+}
+
+template <typename shape>
+DEVICE uint64_t descriptor(const uint16_t *operand)
+{
+    return wgmma_descriptor(operand, shape::TILE * shape::PANEL * 2, 8 * shape::PANEL * 2, shape::PANEL * 2);
+}
+
+/* The same from row `row` on. */
+template <typename shape>
+DEVICE uint64_t descriptor(const uint16_t *operand, unsigned row)
+{
+    return wgmma_advance(descriptor<shape>(operand), offset<shape>(row, 0) * 2);
+}
+
+/* ---- products: a group of wgmmas each, which is not waited for --------------------------------------------------- */
+
+/* d = a b^T of 64 rows of a and N of b. */
+template <typename T, typename shape, int N>
+DEVICE void multiply_rows(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+    wgmma_fence_operand(d);
+    wgmma_fence();
+    UNROLL for (unsigned x = 0; x < shape::DIM; x += 16) {
+        const uint64_t a_x = wgmma_advance(a, offset<shape>(0, x) * 2), b_x = wgmma_advance(b, offset<shape>(0, x) * 2);
+        if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<N>(d, a_x, b_x, x > 0);
+        else wgmma_m64nNk16_bf16<N>(d, a_x, b_x, x > 0);
+    }
+    wgmma_commit();
+}
+
+/* A sum of two numbers of 16 bits for each weight of 64 rows: fragments of a product's a. */
+template <int KEYS>
+struct weight_parts {
+    uint32_t at[2][KEYS / 16][4]; /* high, low */
+};
+
+/* A lane's eight weights of 16 keys, from 16 j on. */
+template <typename T, int KEYS>
+DEVICE void split(weight_parts<KEYS> &out, int j, const float *weights)
+{
+    UNROLL for (int r = 0; r < 4; ++r) {
+        const float *const pair = &weights[2 * r];
+        out.at[0][j][r] = pack<T>(pair[0], pair[1]);
+        out.at[1][j][r] = pack_rest<T>(pair[0], pair[1], out.at[0][j][r]);
+    }
+}
+
+/* d = w b of 64 rows of weights, in two parts, and a problem's rows of b. */
+template <typename T, typename shape>
+DEVICE void multiply_parts(float (&d)[shape::DIM / 2], weight_parts<shape::KEYS> &w, uint64_t b)
+{
+    constexpr int DIM = shape::DIM, KEYS = shape::KEYS;
+    UNROLL for (int j = 0; j < KEYS / 16; ++j) wgmma_fence_operand(w.at[0][j]), wgmma_fence_operand(w.at[1][j]);
+    wgmma_fence_operand(d);
+    wgmma_fence();
+    UNROLL for (unsigned j = 0; j < KEYS / 16; ++j)
+        UNROLL for (int part = 0; part < 2; ++part) {
+            const uint64_t b_j = wgmma_advance(b, offset<shape>(16 * j, 0) * 2);
+            const bool is_first = j == 0 && part == 0;
+            if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<DIM, false, false, true>(d, w.at[part][j], b_j, !is_first);
+            else wgmma_m64nNk16_bf16<DIM, false, false, true>(d, w.at[part][j], b_j, !is_first);
+        }
+    wgmma_commit();
+}
+
+/* Until at most PENDING groups are unfinished, of which d's is none. */
+template <int PENDING, int COUNT>
+DEVICE void wait_for(float (&d)[COUNT])
+{
+    wgmma_wait<PENDING>();
+    wgmma_fence_operand(d);
+}
+
+/* ---- results: 16 rows of a warp, by way of shared memory, so that lanes store 16 bytes of a row at once ---------- */
+
+/* Sums times a factor for rows g and one for g + 8, rounded: two features in 32 bits. */
+template <typename T, int DIM>
+DEVICE void round_sums(uint32_t (&pairs)[DIM / 4], const float (&sums)[DIM / 2], float factor, float factor_8)
+{
+    UNROLL for (int n = 0; n < DIM / 4; ++n) {
+        const float by = n % 2 == 0 ? factor : factor_8;
+        pairs[n] = pack<T>(sums[2 * n] * by, sums[2 * n + 1] * by);
+    }
+}
+
+/* Into rows first_row .. first_row + 15 of a tile that lies as an operand does. */
+template <typename shape>
+DEVICE void stage_rows(uint16_t *tile, unsigned first_row, const uint32_t (&pairs)[shape::DIM / 4])
+{
+    const unsigned from = offset<shape>(first_row + lane() % 16, lane() / 16 * 8);
+    UNROLL for (unsigned n = 0; n < shape::DIM / 16; ++n) {
+        const uint32_t four[4] = {pairs[4 * n], pairs[4 * n + 1], pairs[4 * n + 2], pairs[4 * n + 3]};
+        stmatrix_x4(&tile[from ^ offset<shape>(0, 16 * n)], four);
+    }
+    sync_warp(FULL_WARP);
+}
+
+/* Of the 16 rows a lane stores those from lane / CHUNKS on, STEP apart, eight features each. */
+template <int DIM>
+constexpr unsigned CHUNKS = DIM / 8;
+template <int DIM>
+constexpr unsigned STEP = 32 / CHUNKS<DIM>;
+
+/* From shared memory; `row` is a lane's first one. `rows` of them are in memory; those from `seen` on are zero,
+ * whatever was staged. is_whole: none of the 16 is missing, nor a feature, and they are aligned. */
+template <typename shape>
+DEVICE void write_rows(const row_tensor &t, uint16_t *tile, unsigned first_row, row_pointer row, int rows, int seen,
+                       bool is_whole)
+{
+    constexpr unsigned DIM = shape::DIM, STRIDE = STEP<DIM>;
+    const unsigned x = lane() % CHUNKS<DIM> * 8, first = lane() / CHUNKS<DIM>;
+    const unsigned from = offset<shape>(first_row + first, x);
+    const int64_t step = STRIDE * t.seqlen * 2;
+    if (is_whole) {
+        row.data += 2 * x;
+        UNROLL for (unsigned r = 0; r < 16; r += STRIDE, row.data += step)
+            store_global_16(row.data, load_16<sixteen_bytes>(&tile[from ^ offset<shape>(r, 0)]));
+        return;
+    }
+    if (seen < 16) {
+        ROLLED for (unsigned r = seen > 0 ? static_cast<unsigned>(seen) : 0; r < 16; ++r)
+            ROLLED for (unsigned n = lane(); n < DIM; n += 32) tile[offset<shape>(first_row + r, n)] = 0;
+        sync_warp(FULL_WARP);
+    }
+    if (t.by_eight && static_cast<int>(x) + 8 <= row.length) {
+        row.data += 2 * x;
+        UNROLL for (unsigned r = 0; r < 16; r += STRIDE, row.data += step)
+            if (static_cast<int>(first + r) < rows)
+                store_global_16(row.data, load_16<sixteen_bytes>(&tile[from ^ offset<shape>(r, 0)]));
+    } else {
+        ROLLED for (unsigned r = 0; r < 16; r += STRIDE, row.data += step)
+            if (static_cast<int>(first + r) < rows) store_eight(row, x, &tile[from ^ offset<shape>(r, 0)]);
+    }
+}
+
+#endif

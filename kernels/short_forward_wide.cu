@@ -1,0 +1,216 @@
+/* short_forward_wide.cu - attention forward of whole short sequences of wide heads on Hopper's tensor cores (wgmma).
+ *
+ *     o = softmax(softmax_scale q k^T) v,   lse = ln(sum of exp)
+ *
+ * Takes what short_forward_hopper.cu does of 65 .. 128 rows or keys, of heads of 129 .. 256 features: the numbers are
+ * computed as there.
+ *
+ * Grid    x: as many as the GPU has SMs; each takes problems block_x, block_x + grid_x, ...: a sequence and query head
+ * Block   three warpgroups: rows 0 .. 63 of a problem, rows 64 .. 127, and one that loads: two warps q and k, two v
+ * Shared  q, k and v, as wgmma reads them; o on its way out; cards: where problems' rows are
+ * Phases  of rows: wait for q and k; s = q k^T; give q and k back; softmax; wait for v; o = p v; give v back; write o
+ *
+ * What is given back is loaded again, for the next problem, while rows go on with the rest: memory never waits. All that
+ * threads wait for is an mbarrier's; two problems that follow one another have its two phases. kernels/short.md has the
+ * figures. */
+#include "kernels/short_hopper.h"
+
+namespace {
+
+/* Threads: first those of rows, then those that load. Registers are theirs in turn: 64512 of an SM's 65536. */
+enum { THREADS = 384, LOADERS = 64, FIRST_OF_Q = 256, FIRST_OF_V = FIRST_OF_Q + LOADERS, FINDER = FIRST_OF_Q / 32 };
+enum { REGISTERS_OF_ROWS = 224, REGISTERS_OF_LOADS = 56 };
+
+enum { DIM = 256, KEYS = 128 };
+using operand = short_shape<DIM, KEYS>;
+
+/* Features of o that are on their way out at once. */
+enum { STAGED = 128 };
+using staged_o = short_shape<STAGED, KEYS>;
+
+/* Problem n of a CTA has card n % CARDS. It is found when q and k of problem n - 1 are on their way: then rows may still
+ * have that of problem n - 2. */
+enum { CARDS = 3 };
+
+struct shared_memory {
+    uint16_t q[KEYS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[KEYS * STAGED];
+    card cards[CARDS];       /* is_ours: there is such a problem */
+    mbarrier q_full, q_free; /* of q and k; a phase of each for every problem */
+    mbarrier v_full, v_free;
+};
+
+/* What is past a row's end is zero for all problems: it is never written again. */
+DEVICE void clear(shared_memory &m)
+{
+    ROLLED for (unsigned n = thread_x() * 8; n < 3 * KEYS * DIM; n += THREADS * 8) store_16(&m.q[n], sixteen_bytes{});
+}
+
+/* The first `count` rows, of `length` numbers, the other rows being zero; by LOADERS, this one's place among whom is
+ * `thread`. Copies are asynchronous. */
+DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, unsigned thread)
+{
+    row_pointer row = {rows, t.dtype, t.by_four, length};
+    UNROLL for (int x = 0; x < DIM; x += operand::PANEL) {
+        if (static_cast<int>(thread % (operand::PANEL / 8) * 8) >= row.length) break;
+        load_rows<KEYS, operand::PANEL, LOADERS>(to + x * KEYS, row, t.seqlen * 2, t.by_eight != 0, count, thread);
+        row.data += 2 * operand::PANEL, row.length -= operand::PANEL;
+    }
+}
+
+/* By a warp, of what its lanes did before. */
+DEVICE void arrive(mbarrier &b)
+{
+    sync_warp(FULL_WARP);
+    if (lane() == 0) mbarrier_arrive(&b);
+}
+
+/* The card of this launch's first problem among `next`, next + grid_x, ..., and what comes after it to `next`. By one
+ * warp, which asks 32 problems at once whose they are. */
+DEVICE void find_next_card(const forward_params &p, unsigned &next, card &c)
+{
+    const unsigned problems = static_cast<unsigned>(p.batch * p.num_heads_q), step = grid_x();
+    uint32_t ours = 0; /* bit n: problem next + n step is */
+    ROLLED for (; next < problems; next += 32 * step) {
+        const unsigned problem = next + lane() * step;
+        ours = ballot(FULL_WARP,
+                      problem < problems && is_ours(p, find_sequence(p, quotient(problem, p.by_heads_q))));
+        if (ours != 0) break;
+    }
+    if (ours == 0) {
+        if (lane() == 0) c.is_ours = false;
+        return;
+    }
+    ROLLED for (; (ours & 1) == 0; ours >>= 1) next += step;
+    find_card<operand>(p, next, c);
+    next += step;
+}
+
+/* q and k of problem after problem. Its first warp finds their cards. */
+DEVICE void load_q_k(const forward_params &p, shared_memory &m, unsigned next)
+{
+    ROLLED for (unsigned n = 0;; ++n) {
+        mbarrier_wait(&m.q_free, (n + 1) % 2);
+        const card &c = m.cards[n % CARDS];
+        if (!c.is_ours) return;
+        load(m.q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x() - FIRST_OF_Q);
+        load(m.k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x() - FIRST_OF_Q);
+        if (warp() == FINDER) find_next_card(p, next, m.cards[(n + 1) % CARDS]);
+        cp_async_wait_all();
+        fence_proxy_async_shared();
+        arrive(m.q_full); /* with the next card */
+    }
+}
+
+DEVICE void load_v(const forward_params &p, shared_memory &m)
+{
+    ROLLED for (unsigned n = 0;; ++n) {
+        mbarrier_wait(&m.v_free, (n + 1) % 2);
+        const card &c = m.cards[n % CARDS];
+        if (!c.is_ours) return;
+        load(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, thread_x() - FIRST_OF_V);
+        cp_async_wait_all();
+        fence_proxy_async_shared();
+        arrive(m.v_full);
+    }
+}
+
+/* The 64 rows of this warpgroup, of which some are in memory. */
+template <typename T>
+DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, unsigned parity)
+{
+    const unsigned warp_row = warp() * 16, first = warp_row / ROWS * ROWS;
+    const int seen = (c.used_k > 0 ? c.used_q : 0) - static_cast<int>(warp_row); /* of the warp's */
+    const int rows = c.seqlen_q - static_cast<int>(warp_row);
+    float s[KEYS / 2] = {}, o[DIM / 2] = {};
+    weight_parts<KEYS> parts;
+    mbarrier_wait(&m.q_full, parity);
+    multiply_rows<T, operand, KEYS>(s, descriptor<operand>(m.q, first), descriptor<operand>(m.k));
+    wait_for<0>(s);
+    arrive(m.q_free);
+    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, c.used_k);
+    const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
+    const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])}; /* o = sum p v / sum p */
+    split_weights<T>(parts, s);
+    outputs out = find_outputs<STAGED>(p, c, warp_row);
+    write_lse(out.lse, sums, sum, rows, seen);
+    mbarrier_wait(&m.v_full, parity);
+    multiply_parts<T, operand>(o, parts, descriptor<operand>(m.v));
+    wait_for<0>(o);
+    arrive(m.v_free);
+    uint32_t pairs[DIM / 4];
+    round_sums<T, DIM>(pairs, o, factor[0], factor[1]);
+    UNROLL for (int x = 0; x < DIM; x += STAGED) {
+        if (x >= p.head_dim_v) break;
+        uint32_t staged[STAGED / 4];
+        UNROLL for (int n = 0; n < STAGED / 4; ++n) staged[n] = pairs[x / 4 + n];
+        stage_rows<staged_o>(m.o, warp_row, staged);
+        const bool has_features = static_cast<int>(lane() % CHUNKS<STAGED> * 8) < out.o.length;
+        write_rows<staged_o>(p.o, m.o, warp_row, out.o, has_features ? rows : 0, seen, false);
+        out.o.data += 2 * STAGED, out.o.length -= STAGED;
+        sync_warp(FULL_WARP); /* o has been read: its place is free */
+    }
+}
+
+/* Rows first .. first + 63 of a problem after the other. */
+template <typename T>
+DEVICE void take_problems(const forward_params &p, shared_memory &m)
+{
+    const int first = static_cast<int>(warp() * 16 / ROWS * ROWS);
+    ROLLED for (unsigned n = 0; m.cards[n % CARDS].is_ours; ++n) {
+        const card &c = m.cards[n % CARDS];
+        const unsigned parity = n % 2;
+        if (first < c.seqlen_q) {
+            take_rows<T>(p, m, c, parity);
+            write_empty_rows<FINDER>(p, c, KEYS);
+        } else { /* q, k and v are the others' */
+            mbarrier_wait(&m.q_full, parity);
+            arrive(m.q_free);
+            mbarrier_wait(&m.v_full, parity);
+            arrive(m.v_free);
+        }
+    }
+}
+
+template <typename T>
+KERNEL(THREADS, 1) void short_forward_wide_kernel(const GRID_CONSTANT forward_params p)
+{
+    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
+    shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
+    unsigned next = block_x();
+    if (warp() == FINDER) find_next_card(p, next, m.cards[0]);
+    if (thread_x() == 0) {
+        mbarrier_init(&m.q_full, LOADERS / 32), mbarrier_init(&m.q_free, FIRST_OF_Q / 32);
+        mbarrier_init(&m.v_full, LOADERS / 32), mbarrier_init(&m.v_free, FIRST_OF_Q / 32);
+    }
+    if (p.head_dim < DIM || p.head_dim_v < DIM) {
+        clear(m);
+        fence_proxy_async_shared();
+    }
+    sync_threads(); /* the first card, the barriers and zeros are there */
+    if (thread_x() < FIRST_OF_Q) {
+        setmaxnreg_inc<REGISTERS_OF_ROWS>();
+        take_problems<T>(p, m);
+    } else {
+        setmaxnreg_dec<REGISTERS_OF_LOADS>();
+        if (thread_x() < FIRST_OF_V) load_q_k(p, m, next);
+        else load_v(p, m);
+    }
+}
+
+template <typename T>
+int launch(const forward_params &p, void *stream)
+{
+    const unsigned problems = static_cast<unsigned>(p.batch * p.num_heads_q), sms = launch_num_sms(stream);
+    const launch_shape grid = {{problems < sms ? problems : sms, 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+                               sizeof(shared_memory), THREADS, 1};
+    return LAUNCH(short_forward_wide_kernel<T>, grid, stream, p);
+}
+
+} // namespace
+
+extern "C" int KERNEL_SYMBOL(short_forward_wide)(const struct forward_params *p, void *stream)
+{
+    if (p->batch == 0 || p->seqlen_q == 0) return 0;
+    if (p->q.dtype == ATTEST_FP16) return launch<f16>(*p, stream);
+    return launch<bf16>(*p, stream);
+}
