@@ -111,6 +111,7 @@ static const struct long_case {
     {"short, width 256", 1, 33, 64, 256, 200, -1, 0, 0},
     {"one query, far scores", 2, 1, 200, 64, 8, -1, -1, ONE_VALUE | FAR_SCORES},
     {"one query, few keys, far scores", 2, 1, 50, 64, 8, -1, -1, FEATURE(MASK) | NO_GROUP | ONE_VALUE | FAR_SCORES},
+    {"128 rows, far scores, no group", 2, 128, 100, 64, 8, -1, -1, NO_GROUP | ONE_VALUE | FAR_SCORES},
     {"short, whole tiles, far scores", 2, 64, 64, 64, 8, -1, -1, NO_GROUP | ONE_VALUE | FAR_SCORES},
     {"short, a group, far scores", 1, 60, 50, 32, 16, -1, 0, ONE_VALUE | FAR_SCORES},
     {"short, a mask, far scores", 2, 40, 64, 64, 8, -1, -1, FEATURE(MASK) | ONE_VALUE | FAR_SCORES},
