@@ -132,9 +132,9 @@ DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const
     return terms;
 }
 
-/* delta of a row that one key outweighs, plain: that key's dp is all but delta, and what rounding of p dp leaves of their
- * difference may be far more than ds of all others. So the mean of what dp differs by from `delta`, which is a first
- * approximation, is added. */
+/* delta of a row that one key outweighs, plain: that key's dp is all but delta, and what rounding of p dp leaves of
+ * their difference may be far more than ds of all others. So the mean of what dp differs by from `delta`, which is a
+ * first approximation, is added. */
 template <int DIM>
 DEVICE float refine_delta(const head_terms &h, const team_keys &keys, const team &t, float (&parts)[WARPS], float sum_p,
                           float delta)
@@ -247,9 +247,13 @@ DEVICE void sum_block(const backward_params &p, const sequence &s, const lane_ro
     }
 }
 
+/* Of an SM. */
+template <int DIM, bool PLAIN>
+constexpr int CTAS = !PLAIN ? 3 : DIM <= 32 ? 5 : 4;
+
 /* PLAIN: every row in use sees every key in use, with the score scale q . k, and there is no dropout. */
 template <typename T, int DIM, bool PLAIN>
-KERNEL(THREADS, PLAIN ? 4 : 3) void cls_backward_kernel(const backward_params p, const item_sizes sizes)
+KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void cls_backward_kernel(const backward_params p, const item_sizes sizes)
 {
     STATIC_SHARED(team_sums<DIM>, sums);
     DYNAMIC_SHARED(shared, 16);
@@ -328,9 +332,11 @@ int launch(const backward_params &p, void *stream)
     const int32_t items = packed ? WARPS : 1, room = (f.seqlen_k < MOST_KEYS ? f.seqlen_k + 3 : MOST_KEYS) / 4 * 4;
     const int32_t kept = room * DIM * 2 * items <= MOST_KEPT ? room * DIM * 2 : 0;
     const item_sizes sizes = {room, kept, kept + (2 * f.group + 1) * room * static_cast<int32_t>(sizeof(float))};
+    const bool plain = is_plain(f);
+    const unsigned min_blocks = plain ? CTAS<DIM, true> : CTAS<DIM, false>;
     const launch_shape shape = shape_of(f, f.batch * f.num_heads_q / f.group, ALONE<DIM>,
-                                        static_cast<size_t>(sizes.all) * static_cast<size_t>(items), is_plain(f) ? 4 : 3);
-    if (is_plain(f)) return LAUNCH((cls_backward_kernel<T, DIM, true>), shape, stream, p, sizes);
+                                        static_cast<size_t>(sizes.all) * static_cast<size_t>(items), min_blocks);
+    if (plain) return LAUNCH((cls_backward_kernel<T, DIM, true>), shape, stream, p, sizes);
     return LAUNCH((cls_backward_kernel<T, DIM, false>), shape, stream, p, sizes);
 }
 

@@ -109,9 +109,13 @@ DEVICE row_terms find_weights(shared_numbers<DIM> &shared, float *scores, const 
     return terms;
 }
 
+/* Of an SM. */
+template <bool PLAIN>
+constexpr int CTAS = PLAIN ? 6 : 5;
+
 /* PLAIN: every row in use sees every key in use, with the score scale q . k; no sink. */
 template <typename T, int DIM, bool PLAIN>
-KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
+KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
 {
     STATIC_SHARED(shared_numbers<DIM>, shared);
     const uint32_t item = find_item(p, ALONE<DIM>), b = quotient(item, p.by_heads_q);
@@ -202,8 +206,10 @@ KERNEL(THREADS, 5) void cls_forward_kernel(const forward_params p)
 template <typename T, int DIM>
 int launch(const forward_params &p, void *stream)
 {
-    const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, 5);
-    if (is_plain(p)) return LAUNCH((cls_forward_kernel<T, DIM, true>), shape, stream, p);
+    const bool plain = is_plain(p);
+    const unsigned min_blocks = plain ? CTAS<true> : CTAS<false>;
+    const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, min_blocks);
+    if (plain) return LAUNCH((cls_forward_kernel<T, DIM, true>), shape, stream, p);
     return LAUNCH((cls_forward_kernel<T, DIM, false>), shape, stream, p);
 }
 

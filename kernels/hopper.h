@@ -1,8 +1,8 @@
 /* hopper.h - what kernels of whole short sequences on Hopper's tensor cores (wgmma) share: operands in shared memory,
  * products, how results are written.
  *
- * An operand is a tile of rows of features, in panels of 64 of them, or the 32 that there are: a row of a panel is as long
- * as wgmma's swizzle, and lies as tiles.h has it. A warpgroup multiplies 64 rows of one at once, 16 for each warp;
+ * An operand is a tile of rows of features, in panels of 64 of them, or the 32 that there are: a row of a panel is as
+ * long as wgmma's swizzle, and lies as tiles.h has it. A warpgroup multiplies 64 rows of one at once, 16 for each warp;
  * fragments are those of device/wgmma.h. */
 #ifndef ATTEST_KERNELS_HOPPER_H
 #define ATTEST_KERNELS_HOPPER_H
@@ -30,8 +30,8 @@ DEVICE unsigned offset(unsigned row, unsigned x)
     return x / shape::PANEL * shape::TILE * shape::PANEL + tile_offset<shape::PANEL>(row, x % shape::PANEL);
 }
 
-/* The first `count` rows, of `length` numbers, of a problem; all else is zero. By THREADS, a part of them for each problem,
- * of which this is `thread`. Copies are asynchronous. */
+/* The first `count` rows, of `length` numbers, of a problem; all else is zero. By THREADS, a part of them for each
+ * problem, of which this is `thread`. Copies are asynchronous. */
 template <typename shape, int THREADS>
 DEVICE void load_operand(uint16_t *to, const row_tensor &t, char *rows, int length, int count, unsigned thread)
 {

@@ -230,7 +230,8 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
     fence_proxy_async_shared();
     sync_threads(); /* q and k are complete, and wgmma may read them */
 
-    const uint64_t own_q = descriptor<operand<DIM>>(q, own_first()), own_dout = descriptor<operand<DIM>>(dout, own_first());
+    const uint64_t own_q = descriptor<operand<DIM>>(q, own_first());
+    const uint64_t own_dout = descriptor<operand<DIM>>(dout, own_first());
     half_row s[2], dp[2];
     UNROLL for (unsigned half = 0; half < 2; ++half)
         multiply_rows<T, operand<DIM>, HALF>(s[half], own_q, descriptor<operand<DIM>>(k, half * HALF));

@@ -22,8 +22,10 @@ enum { THREADS = 128 };
 
 /* CTAs of an SM: as many as registers or shared memory allow. */
 template <typename shape>
-constexpr int MIN_BLOCKS =
-    shape::DIM > 64 ? 2 : shape::KEYS > 64 ? 4 : shape::DIM <= 32 ? 6 : shape::KEYS > 32 ? 5 : 4;
+constexpr int MIN_BLOCKS = shape::DIM > 64 ? 2
+                           : shape::KEYS > 64 ? 4
+                           : shape::KEYS > 32 ? (shape::DIM <= 32 ? 7 : 5)
+                                              : (shape::DIM <= 32 ? 6 : 4);
 
 /* Of what a lane has of a product of all rows and both problems: its own problem's part. */
 template <typename shape, int COUNT>

@@ -116,7 +116,8 @@ DEVICE outputs find_outputs(const forward_params &p, const card &c, unsigned war
     return out;
 }
 
-/* lse = ln 2 (m + log2 sum p) of the row that a lane stores, one of `rows` in memory; those from `seen` on see no key. */
+/* lse = ln 2 (m + log2 sum p) of the row that a lane stores. Of a warp's, `rows` are in memory, and those from `seen`
+ * on see no key. */
 DEVICE void write_lse(char *to, const row_sums &sums, const float (&sum)[2], int rows, int seen)
 {
     const int half = lane() % 4 == 0 ? 0 : 1, row = static_cast<int>(lane() / 4) + 8 * half;

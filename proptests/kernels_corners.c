@@ -246,8 +246,8 @@ static int merges_of_one(const struct implementation *self, struct prop_context 
 
 /* ---- one key ---- */
 
-/* Rows of one query, one feature, of which one key outweighs all others: dp of that key is delta, and no other key has a
- * gradient that a format could tell from 0. */
+/* Rows of one query, one feature, of which one key outweighs all others: dp of that key is delta, and no other key has
+ * a gradient that a format could tell from 0. */
 static int one_key(const struct implementation *self, struct prop_context *context)
 {
     enum { ROWS = 8, KEYS = MOST_KEYS };
