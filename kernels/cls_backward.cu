@@ -7,6 +7,9 @@
  * query heads, and every feature of lib/contract.md but dbias, sinks and an external lse: scores.h says what
  * a score is. o is not read: delta is summed from p and dp, unless it is given.
  *
+ * Where scores are plain and one key outweighs all others, delta is taken in two steps: what the first leaves is all
+ * that ds has left there.
+ *
  * Grid    x: batch * num_heads_kv items, one a warp where all sequences are short, else one a CTA
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: cls.h
  * Shared  p and ds of the keys for each head of the group; k, where there is room: 64 KB at most
@@ -24,7 +27,7 @@ namespace {
 template <int DIM>
 constexpr int ALONE = 4096 / DIM;
 
-enum { MOST_KEPT = 64 << 10 /* bytes of k in the shared memory of a CTA, of which an SM has three */ };
+enum { MOST_KEPT = 64 << 10 /* bytes of k in the shared memory of a CTA, of which an SM then has three */ };
 
 /* Of the shared memory of an item: keys, bytes of k or 0 where it is not kept, bytes of all. */
 struct item_sizes {
@@ -300,7 +303,8 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void cls_backward_kernel(const backward_para
             is_peaked |= sums.is_peaked[0];
         }
         float delta = mean_dp(sum_p, sum_p_dp);
-        if (is_peaked != 0) delta = refine_delta<DIM>(h, keys, t, sums.rest, sum_p, delta);
+        const bool is_finite = delta - delta == 0; /* the same in all warps */
+        if (is_peaked != 0 && is_finite) delta = refine_delta<DIM>(h, keys, t, sums.rest, sum_p, delta);
         if (p.delta.data != nullptr) delta = load_scalar(p.delta, s, b, 0, head);
         find_ds<DIM>(h, memory.p, delta, keys);
         float dq[8] = {};

@@ -173,12 +173,13 @@ static bool short_backward_takes(const struct attest_problem *p, char *why, size
     return is_in_reach(p, why, bytes);
 }
 
-/* Every row sees every key, and nothing is summed over heads. */
+/* Every row sees every key, nothing is summed over heads, and delta is the kernel's own. */
 static bool short_backward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->num_heads_q != p->num_heads_kv)
         return refuse(why, bytes, "num_heads_q / num_heads_kv = %lld, but must be 1",
                       (long long)(p->num_heads_q / p->num_heads_kv));
+    if (p->delta.dtype != ATTEST_ABSENT) return refuse(why, bytes, "delta is given, but must be absent");
     return is_plain(p, why, bytes) && is_of_128_features(p, why, bytes) && short_backward_takes(p, why, bytes);
 }
 

@@ -4,8 +4,8 @@
  *     dq = scale ds k,  dk = scale ds^T q,  dv = p^T dout
  *
  * Takes what short_backward.cu does at 65 .. 128 rows or keys, of heads of at most 128 features, one query head to a KV
- * head, and scores that are no more than softmax_scale q . k: every row sees every key. A delta that is given is not
- * read: it is the one that is computed.
+ * head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem
+ * that gives delta is another kernel's.
  *
  * Grid    x: problems, one for each sequence and head
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv

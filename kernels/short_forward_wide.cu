@@ -42,7 +42,8 @@ struct shared_memory {
 /* What is past a row's end is zero for all problems: it is never written again. */
 DEVICE void clear(shared_memory &m)
 {
-    ROLLED for (unsigned n = thread_x() * 8; n < 3 * KEYS * DIM; n += THREADS * 8) store_16(&m.q[n], sixteen_bytes{});
+    sixteen_bytes *const pieces = reinterpret_cast<sixteen_bytes *>(&m); /* q, k and v come first */
+    ROLLED for (unsigned n = thread_x(); n < 3 * KEYS * DIM / 8; n += THREADS) store_16(&pieces[n], sixteen_bytes{});
 }
 
 /* The first `count` rows, of `length` numbers, the other rows being zero; by LOADERS, this one's place among whom is
