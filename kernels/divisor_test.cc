@@ -19,7 +19,7 @@ static void judge_around(uint32_t by)
     judge(UINT32_MAX, by, d);
     for (int i = 0; i < 64; ++i) {
         draw = draw * 1664525 + 1013904223;
-        const uint32_t times = i < 8 ? last - static_cast<uint32_t>(i) % (last + 1) : draw % last + 1;
+        const uint32_t times = i < 8 ? last - static_cast<uint32_t>(i) % last : draw % last + 1;
         judge(times * by, by, d);
         judge(times * by - 1, by, d);
         judge(draw, by, d);
