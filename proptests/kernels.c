@@ -68,18 +68,20 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
     *plan = *made;
     attest_plan_destroy(made);
     if (self->is_general) leave_out_short(plan);
+    bool has_replaced = false;
     for (int n = 0; n < plan->forward_pass.num_kernels; ++n) {
         forward_launcher *const launcher = self->launchers.forward[plan->forward[n] - forward_kernels];
         out->forward[n] = *plan->forward[n], plan->forward[n] = &out->forward[n];
-        if (launcher != NULL) out->forward[n].sim = out->forward[n].cuda = launcher;
+        if (launcher != NULL) out->forward[n].sim = out->forward[n].cuda = launcher, has_replaced = true;
         self->implementation.recipe = plan->forward_pass.recipe;
     }
     for (int n = 0; n < plan->backward_pass.num_kernels; ++n) {
         backward_launcher *const launcher = self->launchers.backward[plan->backward[n] - backward_kernels];
         out->backward[n] = *plan->backward[n], plan->backward[n] = &out->backward[n];
-        if (launcher != NULL) out->backward[n].sim = out->backward[n].cuda = launcher;
+        if (launcher != NULL) out->backward[n].sim = out->backward[n].cuda = launcher, has_replaced = true;
         self->implementation.backward_recipe = plan->backward_pass.recipe;
     }
+    if (self->only_replaced && !has_replaced) return ATTEST_UNSUPPORTED;
     out->workspace_bytes =
         pass == ATTEST_BACKWARD ? plan->backward_pass.workspace_bytes : plan->forward_pass.workspace_bytes;
     return ATTEST_OK;

@@ -33,6 +33,7 @@ struct kernel_implementation {
     struct kernel_launchers launchers;
     enum sim_generation generation;       /* of the simulated GPU */
     bool is_general;                      /* kernels for short sequences are left out: others run all problems */
+    bool only_replaced;                   /* problems that no kernel of `launchers` has a part in are refused */
     int64_t refused;                      /* runs that the library answered UNSUPPORTED */
 };
 

@@ -59,6 +59,8 @@ static const struct long_case {
     {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
     {"128 rows, no group", 2, 128, 128, 128, 128, -1, -1, NO_GROUP},
     {"128 rows, no group, width 64", 2, 128, 128, 64, 64, -1, -1, NO_GROUP},
+    {"128 rows, no group, 121 keys in use", 1, 128, 128, 64, 64, -1, -1, NO_GROUP | FEW_KEYS},
+    {"128 rows, no group, 40 features", 1, 128, 128, 48, 40, -1, -1, NO_GROUP},
     {"128 rows, width 32", 2, 128, 100, 32, 24, -1, -1, 0},
     {"128 keys, width 128", 1, 70, 128, 128, 101, -1, -1, 0},
     {"100 rows, padded", 1, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
@@ -103,8 +105,8 @@ static const struct long_case {
     {"short, biases", 2, 50, 60, 40, 64, -1, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
     {"short, padded rows", 1, 64, 33, 31, 23, -1, -1, FEATURE(STRIDED) | NO_GROUP},
     {"short, 32 keys", 2, 32, 32, 32, 32, -1, -1, NO_GROUP},
-    {"short, 32 keys, odd rows of o", 2, 32, 32, 32, 32, -1, -1, NO_GROUP | ODD_RESULTS},
-    {"short, 64 keys, 57 in use", 1, 64, 64, 32, 32, -1, -1, FEW_KEYS},
+    {"short, 32 keys, odd rows of o", 2, 32, 32, 64, 64, -1, -1, NO_GROUP | ODD_RESULTS},
+    {"short, 64 keys, 57 in use", 1, 64, 64, 64, 64, -1, -1, FEW_KEYS},
     {"short, whole tiles, far values", 1, 64, 64, 64, 64, -1, -1, FAR_VALUES},
     {"short, 32 keys, causal", 1, 30, 25, 64, 64, -1, 0, 0},
     {"short, width 128", 1, 64, 60, 128, 100, 40, -1, 0},
@@ -297,6 +299,8 @@ int kernels_long(const struct implementation *self, bool backward, int32_t dtype
         lay_out(&c, &cases[i], dtype, backward);
         failure = property->check(&c, self, context);
         case_free(&c);
+        if (failure == TRIAL_DISCARDED && ((const struct kernel_implementation *)self)->only_replaced)
+            failure = TRIAL_PASSES;
         if (failure > TRIAL_PASSES) name_failure(context, cases[i].name);
     }
     return failure;

@@ -99,6 +99,7 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     kernels.is_general = reach.general;
     if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "corners", 0, &context);
+    kernels.only_replaced = !reach.merge; /* nothing else is wrong */
     if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "several_tiles", 0, &context);
     for (const struct property *p = properties; p->name != NULL; ++p) {
