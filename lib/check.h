@@ -20,9 +20,31 @@ bool attest_check_plan(const struct attest_plan *plan);
 /* Host values only. */
 bool attest_check_problem(const struct attest_problem *p);
 
-/* Pointers of one pass of a checked problem: there, aligned, outputs and workspace apart from all else. For
- * a forward pass only a->forward is looked at. */
-bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass,
+/* What one pointer of a pass reaches. Axes in bytes, widest stride first, none of stride zero. */
+struct attest_region {
+    const char *name;
+    size_t in_args; /* offset of the pointer in struct attest_backward_args */
+    bool written, may_be_null;
+    int64_t align, span; /* bytes; span: from the first to past the last */
+    int64_t inner;       /* bytes that lie side by side */
+    int num_axes;
+    struct attest_axis axes[4];
+};
+
+enum { ATTEST_MAX_REGIONS = ATTEST_NUM_TENSORS + 10 };
+
+/* All of a pass. */
+struct attest_reach {
+    int count;
+    struct attest_region at[ATTEST_MAX_REGIONS];
+};
+
+/* Of a checked problem: what is the same in every run. */
+void attest_find_reach(const struct attest_problem *p, enum attest_pass pass, struct attest_reach *out);
+
+/* Pointers of one pass: there, aligned, outputs and workspace apart from all else. For a forward pass only a->forward
+ * is looked at. */
+bool attest_check_args(const struct attest_reach *reach, const struct attest_backward_args *a, enum attest_pass pass,
                        const void *workspace, size_t workspace_bytes);
 
 /* A merge's arguments, and those of its backward: host values, pointers, outputs apart, what the device can do. */

@@ -5,69 +5,112 @@
 #include "lib/check.h"
 #include "lib/error.h"
 
-/* What one pointer of a run reaches. Axes in bytes, widest stride first, none of stride zero. */
-struct region {
-    const char *name;
-    bool written;
-    uintptr_t base;
-    int64_t inner; /* bytes that lie side by side */
-    int num_axes;
-    struct attest_axis axes[4];
-};
-
-enum { MAX_REGIONS = ATTEST_NUM_TENSORS + 11 };
-
-struct regions {
-    int count;
-    struct region at[MAX_REGIONS];
-};
-
 /* Bytes from the first to past the last that the axes from `level` on reach. */
-static int64_t span_from(const struct region *r, int level)
+static int64_t span_from(const struct attest_region *r, int level)
 {
     int64_t span = r->inner;
     for (int a = level; a < r->num_axes; ++a) span += (r->axes[a].count - 1) * r->axes[a].stride;
     return span;
 }
 
-static bool check_pointer(const char *name, const void *pointer, int64_t align, int64_t span)
+/* ---- what a pass's pointers reach -------------------------------------------------------------------------------- */
+
+static void add_tensors(struct attest_reach *reach, const struct attest_problem *p, enum attest_pass pass)
+{
+    for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) {
+        const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
+        struct attest_layout layout = attest_layout_of(p, kind);
+        if (layout.dtype == ATTEST_ABSENT || !((kind->read | kind->written) & pass)) continue;
+        if (attest_layout_is_empty(&layout)) continue;
+        attest_layout_sort(&layout);
+        struct attest_region *r = &reach->at[reach->count++];
+        *r = (struct attest_region){.name = kind->name,
+                                    .in_args = kind->in_args,
+                                    .written = kind->written & pass,
+                                    .align = layout.align ? layout.align : layout.element_bytes,
+                                    .inner = layout.inner * layout.element_bytes,
+                                    .num_axes = layout.num_axes};
+        memcpy(r->axes, layout.axes, sizeof r->axes);
+        for (int a = 0; a < r->num_axes; ++a) r->axes[a].stride *= layout.element_bytes;
+        r->span = span_from(r, 0);
+    }
+}
+
+enum presence { MUST_BE, MAY_BE_NULL };
+
+static struct attest_region *add_array(struct attest_reach *reach, const char *name, size_t in_args,
+                                       enum presence presence, int64_t count, int64_t element_bytes)
+{
+    struct attest_region *r = &reach->at[reach->count];
+    const int64_t bytes = count * element_bytes;
+    *r = (struct attest_region){.name = name, .in_args = in_args, .may_be_null = presence == MAY_BE_NULL,
+                                .align = element_bytes, .span = bytes, .inner = bytes};
+    reach->count += count > 0;
+    return r;
+}
+
+#define ARRAY(field) #field, offsetof(struct attest_backward_args, forward.field)
+
+void attest_find_reach(const struct attest_problem *p, enum attest_pass pass, struct attest_reach *out)
+{
+    const bool drops = p->dropout_p > 0;
+    const int64_t bounds = p->ragged ? p->batch + 1 : 0;
+    out->count = 0;
+    add_tensors(out, p, pass);
+    add_array(out, ARRAY(alibi_slopes), MUST_BE, p->has_alibi ? p->num_heads_q : 0, 4);
+    add_array(out, ARRAY(sink), MUST_BE, p->has_sink ? p->num_heads_q : 0, 4);
+    add_array(out, ARRAY(cu_seqlens_q), MUST_BE, bounds, 4);
+    add_array(out, ARRAY(cu_seqlens_k), MUST_BE, bounds, 4);
+    add_array(out, ARRAY(seqused_q), MUST_BE, p->has_seqused_q ? p->batch : 0, 4);
+    add_array(out, ARRAY(seqused_k), MUST_BE, p->has_seqused_k ? p->batch : 0, 4);
+    add_array(out, ARRAY(dropout_seed), MAY_BE_NULL, drops, 8);
+    add_array(out, ARRAY(dropout_offset), MAY_BE_NULL, drops, 8);
+    add_array(out, ARRAY(dropout_stream), MAY_BE_NULL, drops ? p->batch * p->num_heads_q : 0, 8);
+    if (pass == ATTEST_BACKWARD && p->has_sink)
+        add_array(out, "dsink", offsetof(struct attest_backward_args, dsink), MAY_BE_NULL, p->num_heads_q, 4)
+            ->written = true;
+}
+
+/* ---- the pointers of a run --------------------------------------------------------------------------------------- */
+
+/* Those that are not left out, and the workspace. */
+struct pointers {
+    int count;
+    struct pointer {
+        const struct attest_region *region;
+        uintptr_t address;
+    } at[ATTEST_MAX_REGIONS + 1];
+};
+
+static bool add_pointer(struct pointers *all, const struct attest_region *r, const void *pointer)
 {
     const uintptr_t address = (uintptr_t)pointer;
-    if (pointer == NULL) return attest_refuse(ATTEST_INVALID, "%s = NULL, but must point to its elements", name);
-    if (address % (uintptr_t)align != 0) {
-        return attest_refuse(ATTEST_INVALID, "%s = %p, but must be a multiple of %" PRId64, name, pointer, align);
+    if (pointer == NULL) return attest_refuse(ATTEST_INVALID, "%s = NULL, but must point to its elements", r->name);
+    if (address % (uintptr_t)r->align != 0) {
+        return attest_refuse(ATTEST_INVALID, "%s = %p, but must be a multiple of %" PRId64, r->name, pointer, r->align);
     }
-    if (address > (uintptr_t)INT64_MAX - (uintptr_t)span) {
-        return attest_refuse(ATTEST_INVALID, "%s = %p, but %" PRId64 " bytes from there must be addresses", name,
-                             pointer, span);
+    if (address > (uintptr_t)INT64_MAX - (uintptr_t)r->span) {
+        return attest_refuse(ATTEST_INVALID, "%s = %p, but %" PRId64 " bytes from there must be addresses", r->name,
+                             pointer, r->span);
+    }
+    all->at[all->count++] = (struct pointer){r, address};
+    return true;
+}
+
+static bool add_pointers(struct pointers *all, const struct attest_reach *reach, const struct attest_backward_args *a)
+{
+    for (int i = 0; i < reach->count; ++i) {
+        const struct attest_region *r = &reach->at[i];
+        const void *pointer;
+        memcpy(&pointer, (const char *)a + r->in_args, sizeof pointer);
+        if (!(r->may_be_null && pointer == NULL) && !add_pointer(all, r, pointer)) return false;
     }
     return true;
 }
 
-static bool add_tensor(struct regions *all, const struct attest_tensor_kind *kind, struct attest_layout layout,
-                       const void *pointer, bool written)
-{
-    if (attest_layout_is_empty(&layout)) return true;
-    attest_layout_sort(&layout);
-    struct region *r = &all->at[all->count++];
-    *r = (struct region){kind->name, written, (uintptr_t)pointer, layout.inner * layout.element_bytes, layout.num_axes,
-                         {{0}}};
-    memcpy(r->axes, layout.axes, sizeof r->axes);
-    for (int a = 0; a < r->num_axes; ++a) r->axes[a].stride *= layout.element_bytes;
-    return check_pointer(kind->name, pointer, layout.align ? layout.align : layout.element_bytes, span_from(r, 0));
-}
-
-static bool add_array(struct regions *all, const char *name, const void *pointer, bool written, int64_t count,
-                      int64_t element_bytes)
-{
-    if (count == 0) return true;
-    all->at[all->count++] = (struct region){name, written, (uintptr_t)pointer, count * element_bytes, 0, {{0}}};
-    return check_pointer(name, pointer, element_bytes, count * element_bytes);
-}
-
 /* Whether two regions share a byte, b starting `offset` bytes after a. Exact where both step by the same
  * strides, as the parts of a packed buffer do; otherwise reaching into each other's range is enough. */
-static bool regions_meet(const struct region *a, const struct region *b, int level, int64_t offset)
+static bool regions_meet(const struct attest_region *a, const struct attest_region *b, int level, int64_t offset)
 {
     if (offset >= span_from(a, level) || -offset >= span_from(b, level)) return false;
     if (level == a->num_axes || level == b->num_axes) return true;
@@ -81,55 +124,23 @@ static bool regions_meet(const struct region *a, const struct region *b, int lev
     return regions_meet(a, b, level + 1, into) || regions_meet(a, b, level + 1, into - stride);
 }
 
-static bool check_apart(const struct regions *all)
+static bool check_apart(const struct pointers *all)
 {
     for (int i = 0; i < all->count; ++i) {
+        const struct attest_region *a = all->at[i].region;
+        if (!a->written) continue;
         for (int j = 0; j < all->count; ++j) {
-            const struct region *a = &all->at[i], *b = &all->at[j];
-            if (i == j || !a->written || !regions_meet(a, b, 0, (int64_t)(b->base - a->base))) continue;
+            const struct attest_region *b = all->at[j].region;
+            const int64_t offset = (int64_t)(all->at[j].address - all->at[i].address);
+            if (i == j || offset >= a->span || -offset >= b->span || !regions_meet(a, b, 0, offset)) continue;
             return attest_refuse(ATTEST_INVALID,
                                  "%s = %p and its %" PRId64 " bytes, but must not overlap %s = %p and its %" PRId64
                                  " bytes: an output overlaps nothing",
-                                 a->name, (void *)a->base, span_from(a, 0), b->name, (void *)b->base, span_from(b, 0));
+                                 a->name, (void *)all->at[i].address, a->span, b->name, (void *)all->at[j].address,
+                                 b->span);
         }
     }
     return true;
-}
-
-static bool add_tensors(struct regions *all, const struct attest_problem *p, const struct attest_backward_args *a,
-                        enum attest_pass pass)
-{
-    for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) {
-        const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
-        const struct attest_layout layout = attest_layout_of(p, kind);
-        if (layout.dtype == ATTEST_ABSENT || !((kind->read | kind->written) & pass)) continue;
-        const void *pointer;
-        memcpy(&pointer, (const char *)a + kind->in_args, sizeof pointer);
-        if (!add_tensor(all, kind, layout, pointer, kind->written & pass)) return false;
-    }
-    return true;
-}
-
-/* An array that may be left out. */
-static bool add_optional(struct regions *all, const char *name, const void *pointer, bool written, int64_t count,
-                         int64_t element_bytes)
-{
-    return pointer == NULL || add_array(all, name, pointer, written, count, element_bytes);
-}
-
-static bool add_arrays(struct regions *all, const struct attest_problem *p, const struct attest_forward_args *f)
-{
-    const bool drops = p->dropout_p > 0;
-    const int64_t bounds = p->ragged ? p->batch + 1 : 0;
-    return add_array(all, "alibi_slopes", f->alibi_slopes, false, p->has_alibi ? p->num_heads_q : 0, 4) &&
-           add_array(all, "sink", f->sink, false, p->has_sink ? p->num_heads_q : 0, 4) &&
-           add_array(all, "cu_seqlens_q", f->cu_seqlens_q, false, bounds, 4) &&
-           add_array(all, "cu_seqlens_k", f->cu_seqlens_k, false, bounds, 4) &&
-           add_array(all, "seqused_q", f->seqused_q, false, p->has_seqused_q ? p->batch : 0, 4) &&
-           add_array(all, "seqused_k", f->seqused_k, false, p->has_seqused_k ? p->batch : 0, 4) &&
-           add_optional(all, "dropout_seed", f->dropout_seed, false, drops, 8) &&
-           add_optional(all, "dropout_offset", f->dropout_offset, false, drops, 8) &&
-           add_optional(all, "dropout_stream", f->dropout_stream, false, drops ? p->batch * p->num_heads_q : 0, 8);
 }
 
 static bool must_be_null(const char *name, const void *pointer)
@@ -151,19 +162,19 @@ static bool check_reserved(const struct attest_forward_args *f)
            must_be_null("block_table", f->block_table);
 }
 
-bool attest_check_args(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass,
+bool attest_check_args(const struct attest_reach *reach, const struct attest_backward_args *a, enum attest_pass pass,
                        const void *workspace, size_t workspace_bytes)
 {
-    struct regions all = {0};
+    const int64_t bytes = (int64_t)workspace_bytes;
+    const struct attest_region scratch = {.name = "workspace", .written = true, .align = 1, .span = bytes,
+                                          .inner = bytes};
+    struct pointers all;
+    all.count = 0;
     if ((pass == ATTEST_BACKWARD && !must_be_zero(a->reserved0)) || !check_reserved(&a->forward) ||
-        !add_tensors(&all, p, a, pass) || !add_arrays(&all, p, &a->forward)) {
+        !add_pointers(&all, reach, a)) {
         return false;
     }
-    if (pass == ATTEST_BACKWARD && p->has_sink &&
-        !add_optional(&all, "dsink", a->dsink, true, p->num_heads_q, sizeof(float))) {
-        return false;
-    }
-    return add_array(&all, "workspace", workspace, true, (int64_t)workspace_bytes, 1) && check_apart(&all);
+    return (bytes == 0 || add_pointer(&all, &scratch, workspace)) && check_apart(&all);
 }
 
 static bool check_element(const char *array, int64_t b, int64_t value, int64_t low, int64_t high)

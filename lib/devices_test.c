@@ -217,6 +217,7 @@ Test(devices, a_finding_is_a_device_error)
     const struct forward_kernel lazy = {.name = "lazy", .sim = launch_nothing};
     struct attest_plan plan = {
         .problem = kernel_problem(ATTEST_SIM, false), .forward = {&lazy}, .forward_pass = {.num_kernels = 1}};
+    attest_find_reach(&plan.problem, ATTEST_FORWARD, &plan.forward_reach);
     fill_buffers(&b);
     cr_assert_eq(attest_run_forward(&plan, &b.args.forward, NULL, 0, NULL), ATTEST_DEVICE_ERROR);
     cr_assert(strlen(attest_last_error()) > 20, "%s", attest_last_error());
@@ -237,6 +238,7 @@ static void run_lazy_backward(struct buffers *b, void *workspace, size_t bytes, 
                                .backward = {&lazy},
                                .backward_pass = {.num_kernels = 1, .kernel = "lazy", .workspace_bytes = 256}};
     plan.problem.device = ATTEST_SIM;
+    attest_find_reach(&plan.problem, ATTEST_BACKWARD, &plan.backward_reach);
     cr_assert_eq(attest_run_backward(&plan, &b->args, workspace, bytes, NULL), status, "%s", attest_last_error());
     cr_assert(strstr(attest_last_error(), text) != NULL, "\"%s\" is not in \"%s\"", text, attest_last_error());
 }

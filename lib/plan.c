@@ -127,7 +127,12 @@ static bool make_plan(const struct attest_problem *problem, int major, struct at
     if (!attest_check_struct("problem", problem, sizeof *problem)) return false;
     *plan = (struct attest_plan){.problem = *problem};
     plan->problem.struct_size = sizeof *problem;
-    return attest_check_problem(&plan->problem) && pick(plan, major);
+    if (!attest_check_problem(&plan->problem) || !pick(plan, major)) return false;
+    if (plan->problem.o.dtype != ATTEST_ABSENT)
+        attest_find_reach(&plan->problem, ATTEST_FORWARD, &plan->forward_reach);
+    if (plan->problem.dq.dtype != ATTEST_ABSENT)
+        attest_find_reach(&plan->problem, ATTEST_BACKWARD, &plan->backward_reach);
+    return true;
 }
 
 enum attest_status attest_plan_create(const struct attest_problem *problem, struct attest_plan **plan)

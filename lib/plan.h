@@ -6,6 +6,7 @@
 
 #include "kernels/registry.h"
 #include "lib/attest.h"
+#include "lib/check.h"
 
 enum { ATTEST_WORKSPACE_ALIGNMENT = 256 }; /* its bytes are a multiple of it, too */
 
@@ -13,6 +14,7 @@ struct attest_plan {
     struct attest_problem problem;
     const struct forward_kernel *forward[MAX_SHARES];
     const struct backward_kernel *backward[MAX_SHARES];
+    struct attest_reach forward_reach, backward_reach; /* of the passes that there are */
     struct attest_pass_plan {
         int num_kernels; /* of those above, one launch each; 0: no such pass, or the reference device */
         char kernel[96]; /* their names, joined by +; "": no such pass */

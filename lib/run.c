@@ -46,7 +46,7 @@ static bool forward(const struct attest_plan *plan, const struct attest_forward_
         return false;
     }
     const struct attest_backward_args a = {.forward = *args};
-    return attest_check_args(&plan->problem, &a, ATTEST_FORWARD, NULL, 0) && check_lengths(&plan->problem, args) &&
+    return attest_check_args(&plan->forward_reach, &a, ATTEST_FORWARD, NULL, 0) && check_lengths(&plan->problem, args) &&
            run_forward(plan, args, stream);
 }
 
@@ -78,7 +78,7 @@ static bool backward(const struct attest_plan *plan, const struct attest_backwar
     }
     const size_t needed = plan->backward_pass.workspace_bytes;
     return check_workspace(workspace, workspace_bytes, needed) &&
-           attest_check_args(&plan->problem, args, ATTEST_BACKWARD, workspace, needed) &&
+           attest_check_args(&plan->backward_reach, args, ATTEST_BACKWARD, workspace, needed) &&
            check_lengths(&plan->problem, &args->forward) && run_backward(plan, args, workspace, stream);
 }
 
