@@ -73,16 +73,16 @@ DEVICE uint64_t descriptor(const uint16_t *operand, unsigned row)
 
 /* ---- products: a group of wgmmas each, which is not waited for --------------------------------------------------- */
 
-/* d = a b^T of 64 rows of a and N of b. */
+/* d = a b^T of 64 rows of a and N of b, plus d if `accumulate`. */
 template <typename T, typename shape, int N>
-DEVICE void multiply_rows(float (&d)[N / 2], uint64_t a, uint64_t b)
+DEVICE void multiply_rows(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate = false)
 {
     wgmma_fence_operand(d);
     wgmma_fence();
     UNROLL for (unsigned x = 0; x < shape::DIM; x += 16) {
         const uint64_t a_x = wgmma_advance(a, offset<shape>(0, x) * 2), b_x = wgmma_advance(b, offset<shape>(0, x) * 2);
-        if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<N>(d, a_x, b_x, x > 0);
-        else wgmma_m64nNk16_bf16<N>(d, a_x, b_x, x > 0);
+        if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<N>(d, a_x, b_x, accumulate || x > 0);
+        else wgmma_m64nNk16_bf16<N>(d, a_x, b_x, accumulate || x > 0);
     }
     wgmma_commit();
 }
@@ -102,6 +102,13 @@ DEVICE void split(weight_parts<KEYS> &out, int j, const float *weights)
         out.at[0][j][r] = pack<T>(pair[0], pair[1]);
         out.at[1][j][r] = pack_rest<T>(pair[0], pair[1], out.at[0][j][r]);
     }
+}
+
+/* Weights of 64 rows, as products take them. */
+template <typename T, int KEYS>
+DEVICE void split_weights(weight_parts<KEYS> &out, const float (&p)[KEYS / 2])
+{
+    UNROLL for (int j = 0; j < KEYS / 16; ++j) split<T>(out, j, &p[8 * j]);
 }
 
 /* d = w b of 64 rows of weights, in two parts, and a problem's rows of b. */

@@ -174,13 +174,26 @@ static bool short_backward_takes(const struct attest_problem *p, char *why, size
 }
 
 /* Every row sees every key, nothing is summed over heads, and delta is the kernel's own. */
-static bool short_backward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool plain_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->num_heads_q != p->num_heads_kv)
         return refuse(why, bytes, "num_heads_q / num_heads_kv = %lld, but must be 1",
                       (long long)(p->num_heads_q / p->num_heads_kv));
     if (p->delta.dtype != ATTEST_ABSENT) return refuse(why, bytes, "delta is given, but must be absent");
-    return is_plain(p, why, bytes) && is_of_128_features(p, why, bytes) && short_backward_takes(p, why, bytes);
+    return is_plain(p, why, bytes) && short_backward_takes(p, why, bytes);
+}
+
+static bool short_backward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    return is_of_128_features(p, why, bytes) && plain_backward_takes(p, why, bytes);
+}
+
+/* Of heads of more than 128 features. */
+static bool short_backward_wide_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->head_dim <= 128 && p->head_dim_v <= 128)
+        return refuse(why, bytes, "of these heads short_backward_hopper has 128 rows");
+    return plain_backward_takes(p, why, bytes);
 }
 
 static bool backward_fp32_takes(const struct attest_problem *p, char *why, size_t bytes)
@@ -227,10 +240,14 @@ const struct forward_kernel forward_kernels[] = {
 const struct backward_kernel backward_kernels[] = {
     {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward",
      0, 0},
+    {"short_backward_64", plain_backward_takes, no_bytes, short_backward_64_sim, CUDA(short_backward_64_cuda),
+     {64, 64}, "short_backward", 161 * 1024, 9},
     {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
      "short_backward", 163 * 1024, 0},
     {"short_backward_hopper", short_backward_hopper_takes, no_bytes, short_backward_hopper_sim,
      CUDA(short_backward_hopper_cuda), {128, 128}, "short_backward", 193 * 1024, 9},
+    {"short_backward_wide", short_backward_wide_takes, no_bytes, short_backward_wide_sim,
+     CUDA(short_backward_wide_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
     {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared", 0, 0},
     {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
      "backward_fp32", 0, 0},

@@ -73,8 +73,12 @@ forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, for
 backward_launcher cls_backward_sim, cls_backward_cuda, cls_backward_sim_poly, cls_backward_cuda_poly;
 backward_launcher backward_sim, backward_cuda, backward_sim_poly, backward_cuda_poly;
 backward_launcher short_backward_sim, short_backward_cuda, short_backward_sim_poly, short_backward_cuda_poly;
+backward_launcher short_backward_64_sim, short_backward_64_cuda;
+backward_launcher short_backward_64_sim_poly, short_backward_64_cuda_poly;
 backward_launcher short_backward_hopper_sim, short_backward_hopper_cuda;
 backward_launcher short_backward_hopper_sim_poly, short_backward_hopper_cuda_poly;
+backward_launcher short_backward_wide_sim, short_backward_wide_cuda;
+backward_launcher short_backward_wide_sim_poly, short_backward_wide_cuda_poly;
 backward_launcher backward_fp32_sim, backward_fp32_cuda, backward_fp32_sim_poly, backward_fp32_cuda_poly;
 merge_launcher merge_sim, merge_cuda, merge_sim_poly, merge_cuda_poly;
 merge_backward_launcher merge_backward_sim, merge_backward_cuda, merge_backward_sim_poly, merge_backward_cuda_poly;

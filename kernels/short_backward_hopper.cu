@@ -20,9 +20,7 @@
  * Results lie, on their way to memory, in tiles that nobody reads any more: dq and dv in that of k or v, dk in q's. p
  * and ds have two parts of 16 bits, as in short_backward.cu. kernels/short.md has the figures, reference/bounds.md
  * section 11 what it may be off by. */
-#include "kernels/gradients.h"
-#include "kernels/hopper.h"
-#include "kernels/params.h"
+#include "kernels/short_backward_hopper.h"
 
 namespace {
 
@@ -32,41 +30,6 @@ enum { THREADS = 256, KEYS = 128 };
 template <int DIM>
 using operand = short_shape<DIM, KEYS>;
 constexpr int HALF = KEYS / 2; /* of the keys, or of the rows */
-
-/* What a problem's threads know of it. */
-struct card {
-    char *rows[9]; /* the first ones, in the order of their tensors in backward_params */
-    int32_t seqlen_q, seqlen_k, used_q, used_k;
-    float scale; /* softmax_scale, which from here is one load for many uses */
-    bool is_ours;
-    bool is_whole; /* no row, key or feature of the tiles is missing, and all rows are aligned */
-};
-enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV };
-static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE * sizeof(row_tensor), "in order");
-static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
-              "in order");
-
-/* By one warp, a lane for each tensor. */
-template <int DIM>
-DEVICE void find_card(const backward_params &p, unsigned problem, card &c)
-{
-    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
-    const sequence s = find_sequence(p.forward, b);
-    const unsigned n = lane();
-    if (n <= DV) {
-        const row_tensor &t = n < DOUT ? (&p.forward.q)[n] : (&p.dout)[n - DOUT];
-        const bool is_k = n == K || n == V || n == DK || n == DV;
-        c.rows[n] = row_of(t, b, is_k ? s.first_k : s.first_q, head, 0).data;
-    }
-    if (n == 0) {
-        c.seqlen_q = s.seqlen_q, c.seqlen_k = s.seqlen_k, c.used_q = s.used_q, c.used_k = s.used_k;
-        c.scale = p.forward.softmax_scale, c.is_ours = is_ours(p.forward, s);
-        const int by_eight = p.forward.q.by_eight & p.forward.k.by_eight & p.forward.v.by_eight & p.dout.by_eight &
-                             p.dq.by_eight & p.dk.by_eight & p.dv.by_eight;
-        c.is_whole = s.seqlen_q == KEYS && s.seqlen_k == KEYS && s.used_q == KEYS && s.used_k == KEYS &&
-                     p.forward.head_dim == DIM && p.forward.head_dim_v == DIM && by_eight != 0;
-    }
-}
 
 template <int DIM>
 struct layout {
@@ -90,57 +53,10 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int 
     else load_operand<operand<DIM>, THREADS>(to, t, rows, length, count, thread_x());
 }
 
-/* The first of a lane's two rows; the other is the eighth after it. */
-DEVICE int lane_row() { return static_cast<int>(thread_x() / 32 * 16 + thread_x() % 32 / 4); }
-
-/* lse of a lane's rows, in base 2; 0 where they are not in use. */
-DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const card &c)
-{
-    const int row = lane_row();
-    UNROLL for (int n = 0; n < 2; ++n) {
-        const float *const from = reinterpret_cast<const float *>(c.rows[LSE] + (row + 8 * n) * t.seqlen * 4);
-        lse[n] = row + 8 * n < c.used_q ? *from * LOG2_E : 0;
-    }
-}
-
 /* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
 
 /* Of half of the keys: s or p, dp or ds. */
 typedef float half_row[HALF / 2];
-
-/* s to p. lse in base 2. */
-DEVICE void find_weights(half_row &s, float c, const float (&lse)[2])
-{
-    UNROLL for (int n = 0; n < HALF / 2; ++n) s[n] = exp2_f32(fma_rn(s[n], c, -lse[n / 2 % 2]));
-}
-
-/* Zero in place of what is of no row or no key. */
-DEVICE void hide(half_row &weights, const card &c, unsigned half)
-{
-    const int row = lane_row(), keys = c.used_k - static_cast<int>(half * HALF + lane() % 4 * 2);
-    const int left[2] = {row < c.used_q ? keys : 0, row + 8 < c.used_q ? keys : 0}; /* from a lane's first one on */
-    UNROLL for (int n = 0; n < HALF / 2; ++n)
-        if (n / 4 * 8 + n % 2 >= left[n / 2 % 2]) weights[n] = 0;
-}
-
-/* Of a lane's keys. */
-struct row_sums {
-    float p[2], p_dp[2];
-};
-
-DEVICE void add_half(row_sums &sums, const half_row &p, const half_row &dp)
-{
-    UNROLL for (int n = 0; n < HALF / 2; ++n) {
-        sums.p[n / 2 % 2] += p[n];
-        sums.p_dp[n / 2 % 2] = fma_rn(p[n], dp[n], sums.p_dp[n / 2 % 2]);
-    }
-}
-
-/* dp to ds. */
-DEVICE void find_ds(half_row &dp, const half_row &p, const float (&delta)[2])
-{
-    UNROLL for (int n = 0; n < HALF / 2; ++n) dp[n] = p[n] * (dp[n] - delta[n / 2 % 2]);
-}
 
 /* Two parts of half of the keys of a warp's 16 rows, to shared memory. */
 template <typename T>
@@ -195,15 +111,6 @@ DEVICE void write_result(const row_tensor &t, char *rows, int length, uint16_t *
                              (used_there > 0 ? used : 0) - warp_row, is_whole);
 }
 
-/* Rows that no product has: past the last in use, they are zero. */
-DEVICE void clear_rows(const row_tensor &t, char *rows, int length, int seqlen)
-{
-    ROLLED for (int row = KEYS + static_cast<int>(warp()); row < seqlen; row += THREADS / 32) {
-        uint16_t *const to = reinterpret_cast<uint16_t *>(rows + row * t.seqlen * 2);
-        ROLLED for (int x = static_cast<int>(lane()); x < length; x += 32) to[x] = 0;
-    }
-}
-
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 template <typename T, int DIM>
@@ -215,7 +122,7 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const k = q + TILE, *const dout = k + TILE;
     uint16_t *const w = dout + TILE, *const v = q + layout<DIM>::V;
     card &c = *reinterpret_cast<card *>(q + layout<DIM>::NUMBERS);
-    if (warp() == 0) find_card<DIM>(p, block_x(), c);
+    if (warp() == 0) find_card<operand<DIM>>(p, block_x(), c);
     sync_threads(); /* the card is there */
     if (!c.is_ours) return;
     load<DIM>(q, f.q, c.rows[Q], f.head_dim, c.used_q, c.is_whole);
@@ -225,7 +132,7 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
     load<DIM>(v, f.v, c.rows[V], f.head_dim_v, c.used_k, c.is_whole);
     cp_async_commit();
     float lse[2], delta[2];
-    load_lse(lse, f.lse, c);
+    load_lse(lse, f.lse, c.rows[LSE], lane_row(), c.used_q);
     cp_async_wait<1>();
     fence_proxy_async_shared();
     sync_threads(); /* q and k are complete, and wgmma may read them */
@@ -240,7 +147,7 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
     wait_for<0>(s[1]);
     find_weights(s[1], f.softmax_scale * LOG2_E, lse);
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
-    if (!is_full) hide(s[0], c, 0), hide(s[1], c, 1);
+    if (!is_full) hide(s[0], c, lane_row(), 0), hide(s[1], c, lane_row(), HALF);
     cp_async_wait<0>();
     fence_proxy_async_shared();
     sync_threads(); /* dout and v, too */
@@ -249,10 +156,10 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
     multiply_rows<T, operand<DIM>, HALF>(second, own_dout, descriptor<operand<DIM>>(v, HALF));
     if (layout<DIM>::HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, descriptor<operand<DIM>>(v));
     wait_for<layout<DIM>::HAS_ROOM ? 1 : 0>(second);
-    add_half(sums, s[1], second);
+    add_weights(sums, s[1], second);
     if (!layout<DIM>::HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, descriptor<operand<DIM>>(v));
     wait_for<0>(dp[0]);
-    add_half(sums, s[0], dp[0]);
+    add_weights(sums, s[0], dp[0]);
     UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
 
     UNROLL for (unsigned half = 0; half < 2; ++half) {
@@ -262,7 +169,7 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
             wait_for<0>(of_half);
         }
         find_ds(of_half, s[half], delta);
-        if (!is_full) hide(of_half, c, half);
+        if (!is_full) hide(of_half, c, lane_row(), static_cast<int>(half * HALF));
         if (layout<DIM>::SHARES_V && half == 1) sync_threads(); /* v is free */
         store_parts<T>(w, half, of_half, warp_first());
     }
@@ -298,9 +205,10 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
     sync_warp(FULL_WARP); /* its rows of dq are read */
     stage_rows<operand<DIM>>(staged, warp_first(), pairs);
     write_result<DIM>(p.dv, c.rows[DV], f.head_dim_v, staged, c.seqlen_k, c.used_k, c.used_q, c.is_whole);
-    clear_rows(p.dq, c.rows[DQ], f.head_dim, c.seqlen_q);
-    clear_rows(p.dk, c.rows[DK], f.head_dim, c.seqlen_k);
-    clear_rows(p.dv, c.rows[DV], f.head_dim_v, c.seqlen_k);
+    const int first = KEYS + static_cast<int>(warp());
+    clear_rows<THREADS / 32>(p.dq, c.rows[DQ], f.head_dim, first, c.seqlen_q);
+    clear_rows<THREADS / 32>(p.dk, c.rows[DK], f.head_dim, first, c.seqlen_k);
+    clear_rows<THREADS / 32>(p.dv, c.rows[DV], f.head_dim_v, first, c.seqlen_k);
 }
 
 template <typename T, int DIM>

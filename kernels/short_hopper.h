@@ -93,13 +93,6 @@ DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used)
     return out;
 }
 
-/* Weights of 64 rows, as products take them. */
-template <typename T, int KEYS>
-DEVICE void split_weights(weight_parts<KEYS> &out, const float (&p)[KEYS / 2])
-{
-    UNROLL for (int j = 0; j < KEYS / 16; ++j) split<T>(out, j, &p[8 * j]);
-}
-
 /* What a lane stores of a warp's 16 rows: o of rows lane / CHUNKS, + STEP ..., eight features each; if it is one of the
  * first two of four, lse of row lane / 4 or of the eighth after it. */
 struct outputs {

@@ -87,6 +87,7 @@ static bool pick_backward(struct attest_plan *plan, int major)
     const int shared_bytes = shared_bytes_of(p);
     for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || k->shared_bytes > shared_bytes) continue;
+        if (is_covered(pass, k->most)) continue;
         if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
         const size_t bytes = round_up(k->workspace_bytes(p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;

@@ -18,7 +18,11 @@ struct reach {
 
 static bool is_for_hopper(const char *kernel)
 {
-    return strcmp(kernel, "short_forward_hopper") == 0 || strcmp(kernel, "short_forward_wide") == 0;
+    static const char *const names[] = {"short_forward_hopper", "short_forward_wide", "short_backward_64",
+                                        "short_backward_hopper", "short_backward_wide"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
+        if (strcmp(kernel, names[i]) == 0) return true;
+    return false;
 }
 
 /* By name: `*_fp32` take fp32 before all, the others 16-bit inputs. */
@@ -39,7 +43,7 @@ static struct reach reach_of(const struct kernel_launchers *l)
         }
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
         if (l->backward[i] != NULL) {
-            reach.backward = true;
+            reach.backward = true, reach.hopper |= is_for_hopper(backward_kernels[i].name);
             note_kernel(&reach, backward_kernels[i].name, backward_kernels[i].most);
         }
     return reach;
@@ -94,7 +98,7 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     static struct prop_context context;
     const struct reach reach = reach_of(launchers);
     /* Where no kernel for Hopper alone takes what is asked of others. */
-    const enum sim_generation generation = reach.forward && !reach.hopper ? SIM_SM_80 : SIM_SM_90;
+    const enum sim_generation generation = reach.hopper ? SIM_SM_90 : SIM_SM_80;
     struct kernel_implementation kernels = kernels_on_sim(name, generation, launchers);
     kernels.is_general = reach.general;
     if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES)

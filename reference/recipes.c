@@ -70,7 +70,9 @@ const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "cls_backward", PORTABLE_CLS},
     {.name = "short_forward_hopper", PORTABLE_SHORT(128)},
     {.name = "short_forward_wide", PORTABLE_SHORT(128)},
+    {.name = "short_backward_64", PORTABLE_SHORT(64)},
     {.name = "short_backward_hopper", PORTABLE_SHORT(128)},
+    {.name = "short_backward_wide", PORTABLE_SHORT(128)},
     {.name = "forward_shared", PORTABLE_MMA_SHARED}, /* forward, backward beside those of short sequences */
     {.name = "backward_shared", PORTABLE_MMA_SHARED},
     {0},

@@ -1,0 +1,118 @@
+/* short_backward_hopper.h - what the backward kernels of whole short sequences on Hopper share: cards, the weights of a
+ * warpgroup's query rows, rows that no product has. */
+#ifndef ATTEST_KERNELS_SHORT_BACKWARD_HOPPER_H
+#define ATTEST_KERNELS_SHORT_BACKWARD_HOPPER_H
+
+#include "kernels/gradients.h"
+#include "kernels/hopper.h"
+#include "kernels/params.h"
+
+/* What a problem's threads know of it: zeros, if it is not this launch's. */
+struct card {
+    char *rows[9]; /* the first ones, in the order of their tensors in backward_params */
+    int32_t seqlen_q, seqlen_k, used_q, used_k;
+    float scale; /* softmax_scale, which from here is one load for many uses */
+    bool is_ours;
+    bool is_whole; /* no row, key or feature of the tiles is missing, and all rows are aligned */
+};
+enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV };
+static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE * sizeof(row_tensor), "in order");
+static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
+              "in order");
+
+/* By one warp, a lane for each tensor. */
+template <typename shape>
+DEVICE void find_card(const backward_params &p, unsigned problem, card &c)
+{
+    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
+    const unsigned n = lane();
+    if (b >= p.forward.batch) { /* a pair's second */
+        if (n == 0) c = {};
+        return;
+    }
+    const sequence s = find_sequence(p.forward, b);
+    if (!is_ours(p.forward, s)) {
+        if (n == 0) c = {};
+        return;
+    }
+    if (n <= DV) {
+        const row_tensor &t = n < DOUT ? (&p.forward.q)[n] : (&p.dout)[n - DOUT];
+        const bool is_k = n == K || n == V || n == DK || n == DV;
+        c.rows[n] = row_of(t, b, is_k ? s.first_k : s.first_q, head, 0).data;
+    }
+    if (n == 0) {
+        c.seqlen_q = s.seqlen_q, c.seqlen_k = s.seqlen_k, c.used_q = s.used_q, c.used_k = s.used_k;
+        c.scale = p.forward.softmax_scale, c.is_ours = true;
+        const int by_eight = p.forward.q.by_eight & p.forward.k.by_eight & p.forward.v.by_eight & p.dout.by_eight &
+                             p.dq.by_eight & p.dk.by_eight & p.dv.by_eight;
+        c.is_whole = s.seqlen_q == shape::KEYS && s.seqlen_k == shape::KEYS && s.used_q == shape::KEYS &&
+                     s.used_k == shape::KEYS && p.forward.head_dim == shape::DIM &&
+                     p.forward.head_dim_v == shape::DIM && by_eight != 0;
+    }
+}
+
+/* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
+
+/* The first of a lane's two rows of the tiles. */
+DEVICE int lane_row() { return static_cast<int>(thread_x() / 32 * 16 + thread_x() % 32 / 4); }
+
+/* lse of a lane's rows, of which `row` is the first, in base 2; 0 where they are not in use. */
+DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const char *rows, int row, int used)
+{
+    UNROLL for (int n = 0; n < 2; ++n) {
+        const float *const from = reinterpret_cast<const float *>(rows + (row + 8 * n) * t.seqlen * 4);
+        lse[n] = row + 8 * n < used ? *from * LOG2_E : 0;
+    }
+}
+
+/* s to p. lse in base 2. */
+template <int COUNT>
+DEVICE void find_weights(float (&s)[COUNT], float c, const float (&lse)[2])
+{
+    UNROLL for (int n = 0; n < COUNT; ++n) s[n] = exp2_f32(fma_rn(s[n], c, -lse[n / 2 % 2]));
+}
+
+/* Zero in place of what is of no row or no key: weights of keys from first_key on. */
+template <int COUNT>
+DEVICE void hide(float (&weights)[COUNT], const card &c, int row, int first_key)
+{
+    const int keys = c.used_k - (first_key + static_cast<int>(lane() % 4 * 2));
+    const int left[2] = {row < c.used_q ? keys : 0, row + 8 < c.used_q ? keys : 0}; /* from a lane's first one on */
+    UNROLL for (int n = 0; n < COUNT; ++n)
+        if (n / 4 * 8 + n % 2 >= left[n / 2 % 2]) weights[n] = 0;
+}
+
+/* Of a lane's keys. */
+struct row_sums {
+    float p[2], p_dp[2];
+};
+
+template <int COUNT>
+DEVICE void add_weights(row_sums &sums, const float (&p)[COUNT], const float (&dp)[COUNT])
+{
+    UNROLL for (int n = 0; n < COUNT; ++n) {
+        sums.p[n / 2 % 2] += p[n];
+        sums.p_dp[n / 2 % 2] = fma_rn(p[n], dp[n], sums.p_dp[n / 2 % 2]);
+    }
+}
+
+/* dp to ds. */
+template <int COUNT>
+DEVICE void find_ds(float (&dp)[COUNT], const float (&p)[COUNT], const float (&delta)[2])
+{
+    UNROLL for (int n = 0; n < COUNT; ++n) dp[n] = p[n] * (dp[n] - delta[n / 2 % 2]);
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+/* Rows that no product has: past the last in use, they are zero. By WARPS, each from a `row` of its own on. */
+template <int WARPS>
+DEVICE void clear_rows(const row_tensor &t, char *rows, int length, int row, int seqlen)
+{
+    ROLLED for (; row < seqlen; row += WARPS) {
+        uint16_t *const to = reinterpret_cast<uint16_t *>(rows + row * t.seqlen * 2);
+        ROLLED for (int x = static_cast<int>(lane()); x < length; x += 32) to[x] = 0;
+    }
+}
+
+#endif
