@@ -20,12 +20,11 @@ static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE
 static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
               "in order");
 
-/* By one warp, a lane for each tensor. */
+/* By a lane for each tensor, of which this is the one of tensor n. */
 template <typename shape>
-DEVICE void find_card(const backward_params &p, unsigned problem, card &c)
+DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsigned n = lane())
 {
     const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
-    const unsigned n = lane();
     if (b >= p.forward.batch) { /* a pair's second */
         if (n == 0) c = {};
         return;

@@ -61,6 +61,7 @@ static const struct long_case {
     {"128 rows, no group, width 64", 2, 128, 128, 64, 64, -1, -1, NO_GROUP},
     {"128 rows, no group, 121 keys in use", 1, 128, 128, 64, 64, -1, -1, NO_GROUP | FEW_KEYS},
     {"128 rows, no group, 40 features", 1, 128, 128, 48, 40, -1, -1, NO_GROUP},
+    {"66 rows, more problems than SMs, no group", 3, 66, 66, 72, 72, -1, -1, NO_GROUP},
     {"128 rows, width 32", 2, 128, 100, 32, 24, -1, -1, 0},
     {"128 keys, width 128", 1, 70, 128, 128, 101, -1, -1, 0},
     {"100 rows, padded", 1, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED)},

@@ -3,7 +3,7 @@
 # launcher that a kernel calls, the mutant is the two together.
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
 # 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
-# such. Wider heads are left to the kernel itself.
+# such. Wider heads are left to the kernel itself. One with a line `heads  of any width` is of all widths.
 use strict;
 use warnings;
 
@@ -42,7 +42,7 @@ open my $in, '<', $list or die "$list: $!\n";
 while (<$in>) {
     chomp;
     if (/^mutant +(\w+)$/) { push @mutants, { name => $1, from => [], to => [] }; }
-    elsif (/^(bug|file|kernel) +(.+)$/) { $mutants[-1]{$1} = $2; }
+    elsif (/^(bug|file|kernel|heads) +(.+)$/) { $mutants[-1]{$1} = $2; }
     elsif (/^(from|to)$/) { $text = $mutants[-1]{$1}; }
     elsif (/^\|(.*)$/) { push @$text, $1; }
     elsif (/^[^#]/) { die "$list:$.: not understood: $_\n"; }
@@ -64,7 +64,7 @@ for my $m (@mutants) {
     }
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel.cu has no launcher\n";
     $code =~ s/(launch_(?:scores|width))<f16>/$1<bf16>/g;
-    $code = narrowed($code, $m->{name}, $kernel);
+    $code = narrowed($code, $m->{name}, $kernel) if !$m->{heads};
     open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
     print $out $code;
     close $out or die "$m->{name}: $!\n";
