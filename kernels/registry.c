@@ -245,7 +245,7 @@ const struct backward_kernel backward_kernels[] = {
     {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
      "short_backward", 163 * 1024, 0},
     {"short_backward_hopper", short_backward_hopper_takes, no_bytes, short_backward_hopper_sim,
-     CUDA(short_backward_hopper_cuda), {128, 128}, "short_backward", 193 * 1024, 9},
+     CUDA(short_backward_hopper_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
     {"short_backward_wide", short_backward_wide_takes, no_bytes, short_backward_wide_sim,
      CUDA(short_backward_wide_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
     {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared", 0, 0},

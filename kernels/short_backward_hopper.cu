@@ -313,9 +313,9 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
         if (layout<DIM>::SHARES_V && half == 1) sync_threads(); /* v is free */
         if constexpr (HAS_ROOM) {
             UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &of_half[8 * j]);
-            multiply_half<T, DIM>(dq, ds[half], k[half], half == 1);
             UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
                 store_parts(w, half, j, ds[half].at[0][j], ds[half].at[1][j], warp_first());
+            multiply_half<T, DIM>(dq, ds[half], k[half], half == 1);
         } else {
             store_half<T>(w, half, of_half, warp_first());
         }

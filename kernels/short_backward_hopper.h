@@ -7,7 +7,7 @@
 #include "kernels/hopper.h"
 #include "kernels/params.h"
 
-/* What a problem's threads know of it: zeros, if it is not this launch's. */
+/* What a problem's threads know of it; is_ours alone, if it is not this launch's. */
 struct card {
     char *rows[9]; /* the first ones, in the order of their tensors in backward_params */
     int32_t seqlen_q, seqlen_k, used_q, used_k;
