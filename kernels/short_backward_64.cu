@@ -48,10 +48,6 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int 
     else load_operand<shape, THREADS>(to, t, rows, length, count, thread_x());
 }
 
-/* The first of a warp's 16 rows of the tiles. Found anew wherever it is asked for, so that no register keeps what is
- * made of it. */
-DEVICE unsigned warp_first() { return shfl_idx(FULL_WARP, warp() * 16, 0); }
-
 /* The first of a lane's two rows of its problem. */
 template <typename shape>
 DEVICE int own_row()

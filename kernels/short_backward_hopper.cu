@@ -4,8 +4,8 @@
  *     dq = scale ds k,  dk = scale ds^T q,  dv = p^T dout
  *
  * Takes what short_backward.cu does at 65 .. 128 rows or keys, of heads of at most 128 features, one query head to a KV
- * head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem
- * that gives delta is another kernel's.
+ * head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta is
+ * another kernel's.
  *
  * Grid    x: as many CTAs as all SMs have room for; each takes problems block_x, block_x + grid_x, ...: a sequence and
  *         head
@@ -100,13 +100,7 @@ DEVICE void find_cards(const backward_params &p, unsigned &next_problem, card *c
 /* p and ds lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
 DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * half + part) * KEYS * HALF; }
 
-/* A warpgroup's first row, and key. All its lanes have it from one place, so that the compiler knows it for one. */
-DEVICE unsigned own_first() { return shfl_idx(FULL_WARP, warp() / 4, 0) * HALF; }
-
-/* A warp's. Found anew in every phase, so that no register keeps what is made of it. */
-DEVICE unsigned warp_first() { return shfl_idx(FULL_WARP, warp() * 16, 0); }
-
-/* A lane, in the same way. */
+/* A lane, found anew like warp_first(). */
 DEVICE unsigned own_lane() { return shfl_idx(FULL_WARP, lane(), lane()); }
 
 /* A warp's 16 rows of a tile, of all of which the first `count` are in use. */

@@ -52,6 +52,11 @@ DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsig
 
 /* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
 
+/* The first row, and key, of a warpgroup, and of a warp. Their lanes have it from one place, so that the compiler knows
+ * it for one; found anew wherever it is asked for, so that no register keeps what is made of it. */
+DEVICE unsigned own_first() { return shfl_idx(FULL_WARP, warp() / 4, 0) * 64; }
+DEVICE unsigned warp_first() { return shfl_idx(FULL_WARP, warp() * 16, 0); }
+
 /* The first of a lane's two rows of the tiles. */
 DEVICE int lane_row() { return static_cast<int>(thread_x() / 32 * 16 + thread_x() % 32 / 4); }
 

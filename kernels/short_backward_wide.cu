@@ -39,12 +39,6 @@ struct shared_memory {
     card of_problem;
 };
 
-/* A warpgroup's first row, and key. All its lanes have it from one place, so that the compiler knows it for one. */
-DEVICE unsigned own_first() { return shfl_idx(FULL_WARP, warp() / 4, 0) * ROWS; }
-
-/* A warp's. Found anew in every phase, so that no register keeps what is made of it. */
-DEVICE unsigned warp_first() { return shfl_idx(FULL_WARP, warp() * 16, 0); }
-
 /* From feature x on. */
 DEVICE uint64_t advance(uint64_t operand_descriptor, unsigned x)
 {
@@ -118,7 +112,8 @@ DEVICE void write_slice(const backward_params &p, const card &c, int x, uint16_t
     const int length = (OF == DV ? p.forward.head_dim_v : p.forward.head_dim) - x;
     if (length <= 0) return;
     const int warp_row = static_cast<int>(warp_first()), rows = (OF == DQ ? c.seqlen_q : c.seqlen_k) - warp_row;
-    const int used = (OF == DQ ? c.used_q : c.used_k) - warp_row;
+    const int there = OF == DQ ? c.used_k : c.used_q;
+    const int used = (there == 0 ? 0 : OF == DQ ? c.used_q : c.used_k) - warp_row;
     const bool has_features = static_cast<int>(lane() % CHUNKS<shape::DIM> * 8) < length;
     const int64_t row = warp_row + static_cast<int>(lane() / CHUNKS<shape::DIM>);
     sync_warp(FULL_WARP); /* what was staged there is read */
