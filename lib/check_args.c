@@ -36,15 +36,13 @@ static void add_tensors(struct attest_reach *reach, const struct attest_problem 
     }
 }
 
-enum presence { MUST_BE, MAY_BE_NULL };
-
-static struct attest_region *add_array(struct attest_reach *reach, const char *name, size_t in_args,
-                                       enum presence presence, int64_t count, int64_t element_bytes)
+static struct attest_region *add_array(struct attest_reach *reach, const char *name, size_t in_args, int64_t count,
+                                       int64_t element_bytes)
 {
     struct attest_region *r = &reach->at[reach->count];
     const int64_t bytes = count * element_bytes;
-    *r = (struct attest_region){.name = name, .in_args = in_args, .may_be_null = presence == MAY_BE_NULL,
-                                .align = element_bytes, .span = bytes, .inner = bytes};
+    *r = (struct attest_region){.name = name, .in_args = in_args, .align = element_bytes, .span = bytes,
+                                .inner = bytes};
     reach->count += count > 0;
     return r;
 }
@@ -57,18 +55,20 @@ void attest_find_reach(const struct attest_problem *p, enum attest_pass pass, st
     const int64_t bounds = p->ragged ? p->batch + 1 : 0;
     out->count = 0;
     add_tensors(out, p, pass);
-    add_array(out, ARRAY(alibi_slopes), MUST_BE, p->has_alibi ? p->num_heads_q : 0, 4);
-    add_array(out, ARRAY(sink), MUST_BE, p->has_sink ? p->num_heads_q : 0, 4);
-    add_array(out, ARRAY(cu_seqlens_q), MUST_BE, bounds, 4);
-    add_array(out, ARRAY(cu_seqlens_k), MUST_BE, bounds, 4);
-    add_array(out, ARRAY(seqused_q), MUST_BE, p->has_seqused_q ? p->batch : 0, 4);
-    add_array(out, ARRAY(seqused_k), MUST_BE, p->has_seqused_k ? p->batch : 0, 4);
-    add_array(out, ARRAY(dropout_seed), MAY_BE_NULL, drops, 8);
-    add_array(out, ARRAY(dropout_offset), MAY_BE_NULL, drops, 8);
-    add_array(out, ARRAY(dropout_stream), MAY_BE_NULL, drops ? p->batch * p->num_heads_q : 0, 8);
-    if (pass == ATTEST_BACKWARD && p->has_sink)
-        add_array(out, "dsink", offsetof(struct attest_backward_args, dsink), MAY_BE_NULL, p->num_heads_q, 4)
-            ->written = true;
+    add_array(out, ARRAY(alibi_slopes), p->has_alibi ? p->num_heads_q : 0, 4);
+    add_array(out, ARRAY(sink), p->has_sink ? p->num_heads_q : 0, 4);
+    add_array(out, ARRAY(cu_seqlens_q), bounds, 4);
+    add_array(out, ARRAY(cu_seqlens_k), bounds, 4);
+    add_array(out, ARRAY(seqused_q), p->has_seqused_q ? p->batch : 0, 4);
+    add_array(out, ARRAY(seqused_k), p->has_seqused_k ? p->batch : 0, 4);
+    add_array(out, ARRAY(dropout_seed), drops, 8)->may_be_null = true;
+    add_array(out, ARRAY(dropout_offset), drops, 8)->may_be_null = true;
+    add_array(out, ARRAY(dropout_stream), drops ? p->batch * p->num_heads_q : 0, 8)->may_be_null = true;
+    if (pass == ATTEST_BACKWARD && p->has_sink) {
+        const size_t in_args = offsetof(struct attest_backward_args, dsink);
+        struct attest_region *const dsink = add_array(out, "dsink", in_args, p->num_heads_q, 4);
+        dsink->written = dsink->may_be_null = true;
+    }
 }
 
 /* ---- the pointers of a run --------------------------------------------------------------------------------------- */
