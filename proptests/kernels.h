@@ -64,10 +64,10 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
  * nothing would be left of it. */
 bool kernels_property(const struct property *property, int64_t work, struct property *out);
 
-/* Checks that no random case makes, of implementations in host memory: strides of 2^31 elements and more, infinite
- * scores and sinks, the diagonal of seqused, merges of one state. */
-int kernels_corners(const struct implementation *self, struct prop_context *context);
-int kernels_nan(const struct implementation *self, struct prop_context *context); /* of those, kernels_nan.c */
+/* Checks in one dtype that no random case makes, of implementations in host memory: strides of 2^31 elements and more,
+ * infinite scores and sinks, the diagonal of seqused, merges of one state. Those of kernels_nan.c are among them. */
+int kernels_corners(const struct implementation *self, int32_t dtype, struct prop_context *context);
+int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context);
 
 /* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. */
 int kernels_long(const struct implementation *self, bool backward, int32_t dtype, struct prop_context *context);

@@ -13,17 +13,8 @@ enum { SEED = 3, WORK = 1 << 13 };
 struct reach {
     bool forward, backward, merge, fp32, others;
     bool general; /* of any length */
-    bool hopper;  /* for it alone */
+    bool older;   /* for GPUs before Hopper, too */
 };
-
-static bool is_for_hopper(const char *kernel)
-{
-    static const char *const names[] = {"short_forward_hopper", "short_forward_wide", "short_backward_64",
-                                        "short_backward_hopper", "short_backward_wide"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
-        if (strcmp(kernel, names[i]) == 0) return true;
-    return false;
-}
 
 /* By name: `*_fp32` take fp32 before all, the others 16-bit inputs. */
 static void note_kernel(struct reach *reach, const char *kernel, struct lengths most)
@@ -38,12 +29,12 @@ static struct reach reach_of(const struct kernel_launchers *l)
     if (reach.merge) reach.fp32 = reach.others = true; /* states are made by any */
     for (int i = 0; forward_kernels[i].name != NULL; ++i)
         if (l->forward[i] != NULL) {
-            reach.forward = true, reach.hopper |= is_for_hopper(forward_kernels[i].name);
+            reach.forward = true, reach.older |= forward_kernels[i].only_major == 0;
             note_kernel(&reach, forward_kernels[i].name, forward_kernels[i].most);
         }
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
         if (l->backward[i] != NULL) {
-            reach.backward = true, reach.hopper |= is_for_hopper(backward_kernels[i].name);
+            reach.backward = true, reach.older |= backward_kernels[i].only_major == 0;
             note_kernel(&reach, backward_kernels[i].name, backward_kernels[i].most);
         }
     return reach;
@@ -80,6 +71,14 @@ static bool rejected(struct kernels_rejection *out, const char *property, int64_
     return true;
 }
 
+static int ask_corners(const struct reach *reach, const struct implementation *self, struct prop_context *context)
+{
+    int failure = TRIAL_PASSES;
+    if (reach->fp32) failure = kernels_corners(self, ATTEST_FP32, context);
+    if (failure == TRIAL_PASSES && reach->others) failure = kernels_corners(self, ATTEST_BF16, context);
+    return failure;
+}
+
 static int ask_several_tiles(const struct reach *reach, const struct implementation *self,
                              struct prop_context *context)
 {
@@ -98,10 +97,10 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     static struct prop_context context;
     const struct reach reach = reach_of(launchers);
     /* Where no kernel for Hopper alone takes what is asked of others. */
-    const enum sim_generation generation = reach.hopper ? SIM_SM_90 : SIM_SM_80;
+    const enum sim_generation generation = reach.older || reach.merge ? SIM_SM_80 : SIM_SM_90;
     struct kernel_implementation kernels = kernels_on_sim(name, generation, launchers);
     kernels.is_general = reach.general;
-    if (first_case == 0 && kernels_corners(&kernels.implementation, &context) != TRIAL_PASSES)
+    if (first_case == 0 && ask_corners(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "corners", 0, &context);
     kernels.only_replaced = !reach.merge; /* nothing else is wrong */
     if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, &context) != TRIAL_PASSES)

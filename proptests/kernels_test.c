@@ -102,31 +102,51 @@ Test(kernels, hold_in_corners)
 {
     static struct prop_context context;
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
-    cr_assert_eq(kernels_corners(&library.implementation, &context), TRIAL_PASSES, "%s", context.message);
+    for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
+        cr_expect_eq(kernels_corners(&library.implementation, dtype, &context), TRIAL_PASSES, "%s", context.message);
+}
+
+/* Problems alone in which kernels have a part that are for short sequences, or for Hopper, alone. */
+static void ask_only(struct kernel_implementation *kernels, bool hopper)
+{
+    const struct forward_kernel *const forward = forward_kernels;
+    const struct backward_kernel *const backward = backward_kernels;
+    for (int i = 0; forward[i].name != NULL; ++i)
+        if (hopper ? forward[i].only_major == 9 : forward[i].most.q < INT32_MAX)
+            kernels->launchers.forward[i] = forward[i].sim;
+    for (int i = 0; backward[i].name != NULL; ++i)
+        if (hopper ? backward[i].only_major == 9 : backward[i].most.q < INT32_MAX)
+            kernels->launchers.backward[i] = backward[i].sim;
+    kernels->only_replaced = true;
+}
+
+static void run_long(const struct kernel_implementation *kernels, int32_t dtype)
+{
+    static struct prop_context context;
+    for (int backward = 0; backward < 2; ++backward)
+        cr_expect_eq(kernels_long(&kernels->implementation, backward, dtype, &context), TRIAL_PASSES, "%s",
+                     context.message);
 }
 
 Test(kernels, hold_in_several_tiles)
 {
-    static struct prop_context context;
     struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
-    for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
-        for (int backward = 0; backward < 2; ++backward)
-            for (int general = 0; general < 2; ++general) {
-                library.is_general = general;
-                cr_expect_eq(kernels_long(&library.implementation, backward, dtype, &context), TRIAL_PASSES, "%s",
-                             context.message);
-            }
+    library.is_general = true;
+    for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
 }
 
-/* Kernels that only this generation has. */
+Test(kernels, hold_in_several_tiles_of_short_ones)
+{
+    struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
+    ask_only(&library, false);
+    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
+}
+
 Test(kernels, hold_in_several_tiles_on_hopper)
 {
-    static struct prop_context context;
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
-    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype)
-        for (int backward = 0; backward < 2; ++backward)
-            cr_expect_eq(kernels_long(&library.implementation, backward, dtype, &context), TRIAL_PASSES, "%s",
-                         context.message);
+    ask_only(&library, true);
+    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
 }
 
 /* Traffic of one head of packed fp32 rows: q once for each 64 keys, k and v once for each 32 queries; no bank

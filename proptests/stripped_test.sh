@@ -3,5 +3,5 @@
 # where a fault is, and finds none that is not there.
 set -eu
 strip -o "$TEST_TMPDIR/program" "$1"
-"$TEST_TMPDIR/program" --filter 'kernels/hold_in_several_tiles' 2>&1 | tee "$TEST_TMPDIR/log"
+"$TEST_TMPDIR/program" --filter 'kernels/backward_of_many_tiles' 2>&1 | tee "$TEST_TMPDIR/log"
 grep -q 'Tested: 1 | Passing: 1' "$TEST_TMPDIR/log"
