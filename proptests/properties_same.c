@@ -102,6 +102,13 @@ static int sums_of_group(const struct outcome *got, const struct outcome *repeat
     return TRIAL_PASSES;
 }
 
+/* "" of implementations without a recipe. */
+static const char *backward_recipe_name(const struct implementation *self)
+{
+    const struct attest_recipe *const recipe = outcome_backward_recipe(self);
+    return recipe != NULL && recipe->name != NULL ? recipe->name : "";
+}
+
 /* Results have the same bits, but for dk and dv. Backward, kernels that sum nothing over a group may have the repeated
  * heads, or some of the sequences: then dq is the same within both bounds. */
 int check_repeated_heads(struct prop_case *c, const struct implementation *self, struct prop_context *context)
@@ -113,11 +120,10 @@ int check_repeated_heads(struct prop_case *c, const struct implementation *self,
     char recipe[64] = "";
     int failure = outcome_run(&got, c, self, c->backward, context);
     if (failure != TRIAL_PASSES) return failure;
-    if (c->backward) snprintf(recipe, sizeof recipe, "%s", outcome_backward_recipe(self)->name);
+    snprintf(recipe, sizeof recipe, "%s", backward_recipe_name(self));
     transform_repeat_heads(&repeated, c);
     failure = outcome_run(&again, &repeated, self, c->backward, context);
-    const bool is_other =
-        c->backward && !(is_one_kernel && strcmp(recipe, outcome_backward_recipe(self)->name) == 0);
+    const bool is_other = c->backward && !(is_one_kernel && strcmp(recipe, backward_recipe_name(self)) == 0);
     if (failure == TRIAL_PASSES)
         failure = outcome_equal(&got, &again, only_queries, NULL, is_other ? WITH_BOUNDS : BITS_ONLY, context);
     if (failure == TRIAL_PASSES) failure = sums_of_group(&got, &again, REF_DK, context);
