@@ -73,7 +73,7 @@ def planted_on_host(name, source, main, deps):
         name = name + "_object",
         testonly = True,
         srcs = [_source(name, source)],
-        copts = C_FLAGS + ["-w"],
+        copts = C_FLAGS + ["-fvisibility=hidden", "-w"],
         local_defines = if_cuda(["ATTEST_WITH_CUDA"]),
         alwayslink = True,
         deps = deps,
