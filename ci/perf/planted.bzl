@@ -67,13 +67,13 @@ def planted_on_chip(name, kernel):
         output_group = "ptxas",
     )
 
-def planted_on_host(name, source, main, deps):
-    """NAME: the program `main`, a library, with a changed C source."""
+def planted_on_host(name, source, main, deps, copts = []):
+    """NAME: the program `main`, a library, with a changed C source, compiled with C_FLAGS and `copts` as it is."""
     cc_library(
         name = name + "_object",
         testonly = True,
         srcs = [_source(name, source)],
-        copts = C_FLAGS + ["-fvisibility=hidden", "-w"],
+        copts = C_FLAGS + copts + ["-w"],
         local_defines = if_cuda(["ATTEST_WITH_CUDA"]),
         alwayslink = True,
         deps = deps,
