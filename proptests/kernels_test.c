@@ -106,17 +106,15 @@ Test(kernels, hold_in_corners)
         cr_expect_eq(kernels_corners(&library.implementation, dtype, &context), TRIAL_PASSES, "%s", context.message);
 }
 
-/* Problems alone in which kernels have a part that are for short sequences, or for Hopper, alone. */
-static void ask_only(struct kernel_implementation *kernels, bool hopper)
+/* Problems alone in which kernels for short sequences have a part. */
+static void ask_short_ones(struct kernel_implementation *kernels)
 {
     const struct forward_kernel *const forward = forward_kernels;
     const struct backward_kernel *const backward = backward_kernels;
     for (int i = 0; forward[i].name != NULL; ++i)
-        if (hopper ? forward[i].only_major == 9 : forward[i].most.q < INT32_MAX)
-            kernels->launchers.forward[i] = forward[i].sim;
+        if (forward[i].most.q < INT32_MAX) kernels->launchers.forward[i] = forward[i].sim;
     for (int i = 0; backward[i].name != NULL; ++i)
-        if (hopper ? backward[i].only_major == 9 : backward[i].most.q < INT32_MAX)
-            kernels->launchers.backward[i] = backward[i].sim;
+        if (backward[i].most.q < INT32_MAX) kernels->launchers.backward[i] = backward[i].sim;
     kernels->only_replaced = true;
 }
 
@@ -138,14 +136,13 @@ Test(kernels, hold_in_several_tiles)
 Test(kernels, hold_in_several_tiles_of_short_ones)
 {
     struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
-    ask_only(&library, false);
+    ask_short_ones(&library);
     for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
 }
 
 Test(kernels, hold_in_several_tiles_on_hopper)
 {
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
-    ask_only(&library, true);
     for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
 }
 
