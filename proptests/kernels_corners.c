@@ -158,6 +158,42 @@ static int infinity_among_rows(const struct implementation *self, int32_t dtype,
     return TRIAL_PASSES;
 }
 
+/* Rows of q = -1, a key of inf: its score is -inf, it weighs nothing, and so its gradients are 0 and those of the others
+ * numbers. Rows of a tile that are not there have scores of their own, 0 times inf. */
+static int infinity_beyond_rows(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { MOST = 150, PLACE = 5 };
+    static const struct lengths {
+        int rows, keys;
+    } lengths[] = {{20, 32}, {40, 64}, {70, 128}, {140, MOST}};
+    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; ++n) {
+        const int rows = lengths[n].rows, keys = lengths[n].keys;
+        float q[MOST], k[MOST], v[MOST], o[MOST], lse[MOST], dout[MOST], dq[MOST], dk[MOST], dv[MOST]; /* or 16 bits */
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+        p.device = ATTEST_REFERENCE;
+        p.seqlen_q = rows, p.seqlen_k = keys;
+        p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.q = p.o = p.dout = p.dq = (struct attest_tensor){dtype, 0, rows, 1, 1};
+        p.k = p.v = p.dk = p.dv = (struct attest_tensor){dtype, 0, keys, 1, 1};
+        p.lse = (struct attest_tensor){ATTEST_FP32, 0, rows, 1, 1};
+        p.softmax_scale = 1;
+        for (int i = 0; i < rows; ++i) ref_store(dtype, q, i, -1), ref_store(dtype, dout, i, 1);
+        for (int j = 0; j < keys; ++j) ref_store(dtype, k, j, j == PLACE ? INFINITY : 1), ref_store(dtype, v, j, 3);
+        a.forward.q = q, a.forward.k = k, a.forward.v = v, a.forward.o = o, a.forward.lse = lse;
+        a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
+        if (self->forward(self, &p, &a.forward) != ATTEST_OK || self->backward(self, &p, &a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "inf beyond rows: %s", attest_last_error());
+        for (int j = 0; j < keys; ++j) {
+            const double of_k = ref_load(dtype, dk, j), of_v = ref_load(dtype, dv, j);
+            const bool holds = j == PLACE ? of_k == 0 && of_v == 0 : isfinite(of_k) && isfinite(of_v);
+            if (!holds) return fails(context, FAILS_LAW, "%d rows, a key of inf: dk[%d] = %g, dv[%d] = %g", rows, j,
+                                     of_k, j, of_v);
+        }
+    }
+    return TRIAL_PASSES;
+}
+
 /* Bottom-right and causal, as seqused says: with q = 0 a row's visible keys weigh 1 each, v = 2^j names them, and there
  * is one, then two of them: every step is exact. */
 static int diagonal_of_used(const struct implementation *self, int32_t dtype, struct prop_context *context)
@@ -276,9 +312,9 @@ static int one_key(const struct implementation *self, int32_t dtype, struct prop
 int kernels_corners(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     static int (*const corners[])(const struct implementation *, int32_t, struct prop_context *) = {
-        far_strides,      infinite_scores, infinity_among_many, infinity_among_rows,
-        diagonal_of_used, rare_dropout,    merges_of_one,       one_key,
-        kernels_nan};
+        far_strides,          infinite_scores,  infinity_among_many, infinity_among_rows,
+        infinity_beyond_rows, diagonal_of_used, rare_dropout,        merges_of_one,
+        one_key,              kernels_nan};
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
         failure = corners[i](self, dtype, context);
