@@ -197,10 +197,10 @@ DEVICE float multiply_chunk(const float (&a)[8], const chunk &b)
     return sum;
 }
 
-/* COUNT sums, each over 2^n lanes whose numbers differ by FIRST, 2 FIRST, 4 FIRST .. below END, together: at each step a
- * lane gives half of what it has to its neighbour for the other half, so that it ends with all of KEPT of them, in
- * sum[0] and on: numbers first_share() .. of the COUNT. All are powers of two. The order of additions is that of a lane
- * that keeps everything. */
+/* COUNT sums, each over lanes whose numbers differ by FIRST, 2 FIRST .. below END, together: at each step a lane gives
+ * half of what it has to its neighbour for the other half, so that it ends with all of a share of them, or of one, in
+ * sum[0] and on: numbers first_share() .. of the COUNT. All three are powers of two. The bits are those that lanes get
+ * which keep everything. */
 template <unsigned FIRST, unsigned END, int COUNT>
 DEVICE int first_share()
 {
@@ -214,7 +214,7 @@ template <unsigned FIRST, unsigned END, int COUNT>
 DEVICE void sum_shares(float (&sum)[COUNT])
 {
     UNROLL for (unsigned d = FIRST, half = COUNT / 2; d < END; d *= 2, half /= 2) {
-        const uint32_t upper = (lane() & d) != 0 ? 0xffffffff : 0; /* a choice by ?: would index the array at run time */
+        const uint32_t upper = (lane() & d) != 0 ? 0xffffffff : 0; /* ?: would index the array at run time */
         UNROLL for (unsigned n = 0; n < half; ++n) {
             const uint32_t a = bits_of(sum[n]), b = bits_of(sum[n + half]);
             const float own = float_of((a & ~upper) | (b & upper)), other = float_of((a & upper) | (b & ~upper));

@@ -9,7 +9,8 @@
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: cls.h
  * Shared  5 to 7 KB: scores, and what warps tell one another
  * Phases  dot products of k; scores, their maximum, weights: a lane a key; o += p v; write. Where scores are plain and
- *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v
+ *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v;
+ *         of whole problems of few keys, which have a kernel of their own, from registers to registers
  *
  * k and v go from global memory to registers, the next block on its way while one is used: the first of v is, while
  * scores become weights. All is in fp32, weights 2^(y - m), m the maximum of the row. kernels/cls.md has the figures,
@@ -205,9 +206,9 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
 
 /* ---- whole problems ---------------------------------------------------------------------------------------------- */
 
-/* Of an SM: k and v of a problem are in registers at once. */
+/* Of an SM. */
 template <int BLOCKS>
-constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5;
+constexpr int WHOLE_CTAS = BLOCKS == 1 ? 12 : 8;
 
 /* The lane's features of row 0, whose format has 16 bits; none is missing, all are aligned. */
 template <int DIM>
@@ -217,8 +218,8 @@ DEVICE lane_rows whole_rows(const row_tensor &t, uint32_t b, uint32_t head)
     return {static_cast<char *>(t.data) + 2 * offset, 2 * t.seqlen, 8, true};
 }
 
-/* The same as cls_forward_kernel of PLAIN, bit by bit, where there is nothing to ask: is_whole(). Scores stay in registers:
- * a lane has one of each block, and the weight of a row is what the lane says that made it. */
+/* What cls_forward_kernel of PLAIN does, bit by bit, where there is nothing to ask: is_whole(). k and v are read in one
+ * piece each; scores stay in registers, one of each block a lane, which makes its weight and hands it to the row's. */
 template <typename T, int DIM, int BLOCKS>
 KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void cls_forward_whole_kernel(const forward_params p)
 {
@@ -266,19 +267,22 @@ KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void cls_forward_whole_kernel(const forward_
             one_nan_f32((max + log2_f32(sum)) * LN_2);
 }
 
-/* On the host. */
-static inline bool is_whole(const forward_params &p, int keys, int dim)
+/* Whether all sequences are plain, have one query and that many keys, all in use, whole heads and aligned rows. On the
+ * host. */
+template <int DIM>
+bool is_whole(const forward_params &p, int keys)
 {
     bool is_ours = p.most.q >= 1 && p.most.k >= keys;
     for (const lengths &most : p.of_others) is_ours &= most.q < 1 || most.k < keys;
-    return is_ours && is_plain(p) && p.seqlen_q == 1 && p.seqlen_k == keys && p.head_dim == dim && p.head_dim_v == dim &&
-           p.cu_seqlens_q == nullptr && p.seqused_q == nullptr && p.seqused_k == nullptr &&
+    return is_ours && is_plain(p) && p.seqlen_q == 1 && p.seqlen_k == keys && p.cu_seqlens_q == nullptr &&
+           p.seqused_q == nullptr && p.seqused_k == nullptr && p.head_dim == DIM && p.head_dim_v == DIM &&
            (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0;
 }
 
 template <typename T, int DIM, int BLOCKS>
 int launch_whole(const forward_params &p, void *stream)
 {
+    static_assert(BLOCKS * BLOCK<DIM> <= ALONE<DIM>, "an item a warp");
     const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, WHOLE_CTAS<BLOCKS>);
     return LAUNCH((cls_forward_whole_kernel<T, DIM, BLOCKS>), shape, stream, p);
 }
@@ -286,6 +290,10 @@ int launch_whole(const forward_params &p, void *stream)
 template <typename T, int DIM>
 int launch(const forward_params &p, void *stream)
 {
+    if constexpr (DIM <= 64)
+        if (is_whole<DIM>(p, 32)) return launch_whole<T, DIM, 32 / BLOCK<DIM>>(p, stream);
+    if constexpr (DIM <= 32)
+        if (is_whole<DIM>(p, 64)) return launch_whole<T, DIM, 64 / BLOCK<DIM>>(p, stream);
     const bool plain = is_plain(p);
     const unsigned min_blocks = plain ? CTAS<true> : CTAS<false>;
     const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, min_blocks);
@@ -296,9 +304,6 @@ int launch(const forward_params &p, void *stream)
 template <typename T>
 int launch_width(const forward_params &p, void *stream)
 {
-    if (is_whole(p, 32, 32)) return launch_whole<T, 32, 1>(p, stream);
-    if (is_whole(p, 64, 32)) return launch_whole<T, 32, 2>(p, stream);
-    if (is_whole(p, 32, 64)) return launch_whole<T, 64, 2>(p, stream);
     const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
     if (widest <= 32) return launch<T, 32>(p, stream);
     if (widest <= 64) return launch<T, 64>(p, stream);
