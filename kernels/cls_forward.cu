@@ -208,7 +208,7 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
 
 /* Of an SM. */
 template <int BLOCKS>
-constexpr int WHOLE_CTAS = BLOCKS == 1 ? 12 : 8;
+constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5; /* at the least: 12 and 8 fit */
 
 /* The lane's features of row 0, whose format has 16 bits; none is missing, all are aligned. */
 template <int DIM>
