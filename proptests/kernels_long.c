@@ -115,6 +115,7 @@ static const struct long_case {
     {"128 rows", 1, 128, 128, 64, 64, -1, -1, 0},
     {"128 rows, no group", 2, 128, 128, 128, 128, -1, -1, NO_GROUP},
     {"128 rows, no group, width 64", 2, 128, 128, 64, 64, -1, -1, NO_GROUP},
+    {"128 rows, no group, width 32", 1, 128, 128, 32, 32, -1, -1, NO_GROUP},
     {"128 rows, no group, 121 keys in use", 1, 128, 128, 64, 64, -1, -1, NO_GROUP | FEW_KEYS},
     {"128 rows, no group, 40 features", 1, 128, 128, 48, 40, -1, -1, NO_GROUP},
     {"66 rows, more problems than SMs, no group", 3, 66, 66, 72, 72, -1, -1, NO_GROUP},
