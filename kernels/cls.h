@@ -197,26 +197,24 @@ DEVICE float multiply_chunk(const float (&a)[8], const chunk &b)
     return sum;
 }
 
-/* COUNT sums, each over the lanes that share a row, together: at each step a lane gives half of what it has to its
- * neighbour for the other half, so that it ends with all of `KEPT_SUMS` of them, in sum[0] and on: numbers
- * first_sum() .. of the COUNT. COUNT and LANES are powers of two. */
-template <int DIM, int COUNT>
-constexpr int KEPT_SUMS = COUNT > LANES<DIM> ? COUNT / LANES<DIM> : 1;
-
-template <int DIM, int COUNT>
-DEVICE int first_sum()
+/* COUNT sums, each over lanes whose numbers differ by FIRST, 2 FIRST .. below END, together: at each step a lane gives
+ * half of what it has to its neighbour for the other half, so that it ends with all of a share of them, or of one, in
+ * sum[0] and on: numbers first_share() .. of the COUNT. All three are powers of two. The bits are those that lanes get
+ * which keep everything. */
+template <unsigned FIRST, unsigned END, int COUNT>
+DEVICE int first_share()
 {
     int first = 0;
-    UNROLL for (unsigned d = 1, half = COUNT / 2; d < LANES<DIM> && half > 0; d *= 2, half /= 2)
+    UNROLL for (unsigned d = FIRST, half = COUNT / 2; d < END && half > 0; d *= 2, half /= 2)
         if ((lane() & d) != 0) first += static_cast<int>(half);
     return first;
 }
 
-template <int DIM, int COUNT>
-DEVICE void sum_of_lanes(float (&sum)[COUNT])
+template <unsigned FIRST, unsigned END, int COUNT>
+DEVICE void sum_shares(float (&sum)[COUNT])
 {
-    UNROLL for (unsigned d = 1, half = COUNT / 2; d < LANES<DIM>; d *= 2, half /= 2) {
-        const uint32_t upper = (lane() & d) != 0 ? 0xffffffff : 0; /* a choice by ?: would index the array at run time */
+    UNROLL for (unsigned d = FIRST, half = COUNT / 2; d < END; d *= 2, half /= 2) {
+        const uint32_t upper = (lane() & d) != 0 ? 0xffffffff : 0; /* ?: would index the array at run time */
         UNROLL for (unsigned n = 0; n < half; ++n) {
             const uint32_t a = bits_of(sum[n]), b = bits_of(sum[n + half]);
             const float own = float_of((a & ~upper) | (b & upper)), other = float_of((a & upper) | (b & ~upper));
@@ -224,6 +222,22 @@ DEVICE void sum_of_lanes(float (&sum)[COUNT])
         }
         if (half == 0) sum[0] += shfl_xor(FULL_WARP, sum[0], d);
     }
+}
+
+/* Over the lanes that share a row. */
+template <int DIM, int COUNT>
+constexpr int KEPT_SUMS = COUNT > LANES<DIM> ? COUNT / LANES<DIM> : 1;
+
+template <int DIM, int COUNT>
+DEVICE int first_sum()
+{
+    return first_share<1, LANES<DIM>, COUNT>();
+}
+
+template <int DIM, int COUNT>
+DEVICE void sum_of_lanes(float (&sum)[COUNT])
+{
+    sum_shares<1, LANES<DIM>>(sum);
 }
 
 /* sum += weight row, unless the key is hidden: zero times what it holds may be no number. */

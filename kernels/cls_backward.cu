@@ -34,8 +34,8 @@ struct item_sizes {
     int32_t room, kept, all;
 };
 
-/* For each query head of a group `room` weights m p and as many ds; p times the slope of the score, of one head; the
- * lane's chunks of k, by row. */
+/* For each query head of a group `room` weights m p and as many ds; p times the slope of the score, of one head, unless
+ * PLAIN: there it is the weight; the lane's chunks of k, by row. */
 struct item_memory {
     float *weights, *ds, *p;
     char *k;
@@ -65,6 +65,7 @@ struct team_sums {
 struct head_terms {
     int64_t head;
     float *weights, *ds; /* of the head */
+    float *p;            /* times the slope */
     float lse, dlse;     /* lse in base 2 */
 };
 
@@ -102,10 +103,10 @@ struct key_terms {
     bool is_hidden, is_peaked;
 };
 
-/* Those to dp and m p, and p times its slope, of the keys of a lane. */
+/* Those to dp, m p and p times its slope, of the keys of a lane. */
 template <int DIM, bool PLAIN>
-DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const head_terms &h, float *p_slope,
-                              int64_t b, const team_keys &keys)
+DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
+                              const team_keys &keys)
 {
     const forward_params &f = p.forward;
     const score_rule rule = PLAIN ? score_rule{} : find_score_rule(f, b, h.head);
@@ -130,7 +131,7 @@ DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const
         terms.p_dp = fma_rn(weight, dp, terms.p_dp);
         h.weights[key] = multiplier * weight;
         h.ds[key] = dp;
-        p_slope[key] = weight * found.slope;
+        if (!PLAIN) h.p[key] = weight * found.slope;
     }
     return terms;
 }
@@ -159,11 +160,11 @@ DEVICE float refine_delta(const head_terms &h, const team_keys &keys, const team
 
 /* dp to ds, of the keys of a lane. */
 template <int DIM>
-DEVICE void find_ds(const head_terms &h, const float *p_slope, float delta, const team_keys &keys)
+DEVICE void find_ds(const head_terms &h, float delta, const team_keys &keys)
 {
     ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
         const int32_t key = own_key<DIM>(keys, i);
-        if (bits_of(h.weights[key]) != HIDDEN) h.ds[key] = p_slope[key] * (h.ds[key] - delta + h.dlse);
+        if (bits_of(h.weights[key]) != HIDDEN) h.ds[key] = h.p[key] * (h.ds[key] - delta + h.dlse);
     }
     sync_warp(FULL_WARP);
 }
@@ -286,11 +287,12 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void cls_backward_kernel(const backward_para
 
         load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, head, f.head_dim));
         load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, head, f.head_dim_v));
-        const head_terms h = {head, memory.weights + n * sizes.room, memory.ds + n * sizes.room,
+        float *const weights = memory.weights + n * sizes.room;
+        const head_terms h = {head, weights, memory.ds + n * sizes.room, PLAIN ? weights : memory.p,
                               load_scalar(f.lse, s, b, 0, head) * LOG2_E, load_scalar(p.dlse, s, b, 0, head)};
         const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
         find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
-        const key_terms terms = find_weights<DIM, PLAIN>(p, s, h, memory.p, b, keys);
+        const key_terms terms = find_weights<DIM, PLAIN>(p, s, h, b, keys);
         is_hidden = !PLAIN && ballot(FULL_WARP, terms.is_hidden) != 0;
         float sum_p = sum_of_warp(terms.p), sum_p_dp = sum_of_warp(terms.p_dp);
         uint32_t is_peaked = PLAIN ? ballot(FULL_WARP, terms.is_peaked) : 0;
@@ -306,7 +308,7 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void cls_backward_kernel(const backward_para
         const bool is_finite = delta - delta == 0; /* the same in all warps */
         if (is_peaked != 0 && is_finite) delta = refine_delta<DIM>(h, keys, t, sums.rest, sum_p, delta);
         if (p.delta.data != nullptr) delta = load_scalar(p.delta, s, b, 0, head);
-        find_ds<DIM>(h, memory.p, delta, keys);
+        find_ds<DIM>(h, delta, keys);
         float dq[8] = {};
         sum_dq<T, DIM>(dq, h, kept, k, keys, is_hidden);
         if (t.warps > 1) {
@@ -335,8 +337,9 @@ int launch(const backward_params &p, void *stream)
     const bool packed = f.seqlen_k <= ALONE<DIM>;
     const int32_t items = packed ? WARPS : 1, room = (f.seqlen_k < MOST_KEYS ? f.seqlen_k + 3 : MOST_KEYS) / 4 * 4;
     const int32_t kept = room * DIM * 2 * items <= MOST_KEPT ? room * DIM * 2 : 0;
-    const item_sizes sizes = {room, kept, kept + (2 * f.group + 1) * room * static_cast<int32_t>(sizeof(float))};
     const bool plain = is_plain(f);
+    const int32_t numbers = 2 * f.group + (plain ? 0 : 1);
+    const item_sizes sizes = {room, kept, kept + numbers * room * static_cast<int32_t>(sizeof(float))};
     const unsigned min_blocks = plain ? CTAS<DIM, true> : CTAS<DIM, false>;
     const launch_shape shape = shape_of(f, f.batch * f.num_heads_q / f.group, ALONE<DIM>,
                                         static_cast<size_t>(sizes.all) * static_cast<size_t>(items), min_blocks);

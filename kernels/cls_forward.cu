@@ -9,7 +9,8 @@
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: cls.h
  * Shared  5 to 7 KB: scores, and what warps tell one another
  * Phases  dot products of k; scores, their maximum, weights: a lane a key; o += p v; write. Where scores are plain and
- *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v
+ *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v;
+ *         of whole problems of few keys, which have a kernel of their own, from registers to registers
  *
  * k and v go from global memory to registers, the next block on its way while one is used: the first of v is, while
  * scores become weights. All is in fp32, weights 2^(y - m), m the maximum of the row. kernels/cls.md has the figures,
@@ -203,9 +204,96 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
                       terms.any == 0 ? sink : (terms.max + log2_f32(terms.sum)) * LN_2);
 }
 
+/* ---- whole problems ---------------------------------------------------------------------------------------------- */
+
+/* Of an SM. */
+template <int BLOCKS>
+constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5; /* at the least: 12 and 8 fit */
+
+/* The lane's features of row 0, whose format has 16 bits; none is missing, all are aligned. */
+template <int DIM>
+DEVICE lane_rows whole_rows(const row_tensor &t, uint32_t b, uint32_t head)
+{
+    const int64_t offset = b * t.batch + head * t.head + static_cast<int64_t>(lane()) % LANES<DIM> * 8;
+    return {static_cast<char *>(t.data) + 2 * offset, 2 * t.seqlen, 8, true};
+}
+
+/* What cls_forward_kernel of PLAIN does, bit by bit, where there is nothing to ask: is_whole(). k and v are read in one
+ * piece each; scores stay in registers, one of each block a lane, which makes its weight and hands it to the row's. */
+template <typename T, int DIM, int BLOCKS>
+KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void cls_forward_whole_kernel(const forward_params p)
+{
+    const uint32_t item = block_x() * WARPS + warp(), b = quotient(item, p.by_heads_q);
+    if (b >= static_cast<uint32_t>(p.batch)) return;
+    const uint32_t head = item - b * p.by_heads_q.by, head_kv = quotient(head, p.by_group);
+    constexpr int32_t KEYS = BLOCKS * BLOCK<DIM>;
+    const lane_rows k = whole_rows<DIM>(p.k, b, head_kv), v = whole_rows<DIM>(p.v, b, head_kv);
+    chunk of_k[BLOCKS][UNROLLED], of_v[BLOCKS][UNROLLED];
+    UNROLL for (int i = 0; i < BLOCKS; ++i) load_block<DIM, true>(of_k[i], k, i * BLOCK<DIM>, KEYS);
+    float q[8];
+    load_row<T>(q, whole_rows<DIM>(p.q, b, head));
+    UNROLL for (int i = 0; i < BLOCKS; ++i) load_block<DIM, true>(of_v[i], v, i * BLOCK<DIM>, KEYS);
+
+    const float scale = p.softmax_scale * LOG2_E;
+    float y[BLOCKS], max = -infinity_f32();
+    UNROLL for (int i = 0; i < BLOCKS; ++i) {
+        float dots[UNROLLED];
+        UNROLL for (int n = 0; n < UNROLLED; ++n) dots[n] = multiply_chunk<T>(q, of_k[i][n]);
+        sum_of_lanes<DIM>(dots);
+        y[i] = dots[0] * scale;
+        max = max_f32(max, y[i]);
+    }
+    max = max_of_warp(max);
+    const float reference = reference_of(max);
+
+    float o[8] = {}, sum = 0;
+    UNROLL for (int i = 0; i < BLOCKS; ++i) {
+        const float own = weight_of(y[i], reference);
+        UNROLL for (int n = 0; n < UNROLLED; ++n) {
+            const float weight = shfl_idx(FULL_WARP, own, n / 2 + n % 2 * 2, LANES<DIM>); /* its first_sum() is n */
+            sum += weight;
+            add_row<T>(o, weight, false, of_v[i][n]);
+        }
+    }
+    UNROLL for (unsigned d = LANES<DIM>; d < 32; d *= 2) sum += shfl_xor(FULL_WARP, sum, d);
+    sum_shares<LANES<DIM>, 32>(o);
+
+    const float factor = div_rn(1, sum);
+    char *const to = whole_rows<DIM>(p.o, b, head).data + 2 * first_share<LANES<DIM>, 32, 8>();
+    if (ROWS<DIM> == 8) *reinterpret_cast<uint16_t *>(to) = static_cast<uint16_t>(pack<T>(o[0] * factor, 0));
+    else *reinterpret_cast<uint32_t *>(to) = pack<T>(o[0] * factor, o[1] * factor);
+    if (p.lse.data != nullptr && lane() == 0)
+        static_cast<float *>(p.lse.data)[b * p.lse.batch + head * p.lse.head] =
+            one_nan_f32((max + log2_f32(sum)) * LN_2);
+}
+
+/* Whether all sequences are plain, have one query and that many keys, all in use, whole heads and aligned rows. On the
+ * host. */
+template <int DIM>
+bool is_whole(const forward_params &p, int keys)
+{
+    bool is_ours = p.most.q >= 1 && p.most.k >= keys;
+    for (const lengths &most : p.of_others) is_ours &= most.q < 1 || most.k < keys;
+    return is_ours && is_plain(p) && p.seqlen_q == 1 && p.seqlen_k == keys && p.cu_seqlens_q == nullptr &&
+           p.seqused_q == nullptr && p.seqused_k == nullptr && p.head_dim == DIM && p.head_dim_v == DIM &&
+           (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0;
+}
+
+template <typename T, int DIM, int BLOCKS>
+int launch_whole(const forward_params &p, void *stream)
+{
+    static_assert(BLOCKS * BLOCK<DIM> <= ALONE<DIM>, "an item a warp");
+    const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, WHOLE_CTAS<BLOCKS>);
+    return LAUNCH((cls_forward_whole_kernel<T, DIM, BLOCKS>), shape, stream, p);
+}
+
 template <typename T, int DIM>
 int launch(const forward_params &p, void *stream)
 {
+    if constexpr (DIM <= 64)
+        if (is_whole<DIM>(p, 32)) return launch_whole<T, DIM, 32 / BLOCK<DIM>>(p, stream);
+    if constexpr (DIM <= 32)
+        if (is_whole<DIM>(p, 64)) return launch_whole<T, DIM, 64 / BLOCK<DIM>>(p, stream);
     const bool plain = is_plain(p);
     const unsigned min_blocks = plain ? CTAS<true> : CTAS<false>;
     const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, min_blocks);

@@ -24,7 +24,7 @@
 /* All query rows are in use, all keys but seven, which are no numbers. */
 #define FEW_KEYS (NO_SCALE << 1)
 
-/* Rows of v are eight numbers further apart than those of k; rows of o begin anywhere. */
+/* Rows of v are eight numbers further apart than those of k; rows of o begin anywhere: elsewhere they are the same. */
 #define FAR_VALUES (FEW_KEYS << 1)
 #define ODD_RESULTS (FAR_VALUES << 1)
 
@@ -74,6 +74,10 @@ static const struct long_case {
     {"one query, more keys, no group", 2, 3, 400, 64, 64, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
     {"one query, more keys, no group, width 256", 2, 3, 400, 136, 8, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
     {"one query, no group, a sink", 1, 1, 200, 64, 64, -1, -1, FEATURE(SINK) | NO_GROUP},
+    {"one query, 32 keys, width 32, odd rows of o", 2, 1, 32, 32, 32, -1, -1, ODD_RESULTS},
+    {"one query, 64 keys, width 32, odd rows of o", 2, 1, 64, 32, 32, -1, -1, ODD_RESULTS | NO_GROUP},
+    {"one query, 32 keys, width 64, odd rows of o", 2, 1, 32, 64, 64, -1, -1, ODD_RESULTS},
+    {"one query, 32 keys, 25 in use", 1, 1, 32, 64, 64, -1, -1, FEW_KEYS},
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
     {"one query, width 256", 1, 1, 500, 256, 200, -1, 0, FEATURE(DLSE)},
@@ -333,6 +337,8 @@ int kernels_long(const struct implementation *self, bool backward, int32_t dtype
 {
     const struct property *const property =
         property_named(backward ? "backward_within_bound" : "forward_within_bound");
+    const struct property *const same_bits =
+        property_named(backward ? "strides_are_layout_backward" : "strides_are_layout");
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof cases / sizeof *cases && failure == TRIAL_PASSES; ++i) {
         struct prop_case c;
@@ -340,6 +346,8 @@ int kernels_long(const struct implementation *self, bool backward, int32_t dtype
         if (is_asked(self, &c)) {
             set_values(&c, &cases[i]);
             failure = property->check(&c, self, context);
+            if (failure == TRIAL_PASSES && has(&cases[i], ODD_RESULTS))
+                failure = same_bits->check(&c, self, context);
         }
         case_free(&c);
         if (failure > TRIAL_PASSES) name_failure(context, cases[i].name);
