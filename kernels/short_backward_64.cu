@@ -128,10 +128,11 @@ DEVICE void write_slice(const row_tensor &t, char *rows, int length, int x, uint
     using slice = typename shape::slice;
     const unsigned tile_row = warp_first();
     const int warp_row = static_cast<int>(tile_row) % shape::KEYS;
+    const int in_memory = seqlen - warp_row, seen = (used_there > 0 ? used : 0) - warp_row;
     const int64_t row = warp_row + static_cast<int>(lane() / CHUNKS<slice::DIM>);
     stage_rows<slice>(tile, tile_row, pairs);
-    write_rows<slice>(t, tile, tile_row, {rows + row * t.seqlen * 2 + 2 * x, t.dtype, t.by_four, length - x},
-                      seqlen - warp_row, (used_there > 0 ? used : 0) - warp_row, WHOLE);
+    write_rows<slice>(t, tile, tile_row, {rows + row * t.seqlen * 2 + 2 * x, t.dtype, t.by_four, length - x}, in_memory,
+                      seen < in_memory ? seen : 16, WHOLE); /* rows that are not written need no zeros */
     sync_warp(FULL_WARP); /* its rows of the tile are read */
 }
 

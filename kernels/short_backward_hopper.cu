@@ -231,10 +231,11 @@ DEVICE void write_result(const row_tensor &t, char *rows, int length, uint16_t *
                          int used_there, bool is_whole)
 {
     const int warp_row = static_cast<int>(warp_first());
+    const int in_memory = seqlen - warp_row, seen = (used_there > 0 ? used : 0) - warp_row;
     const int64_t row = warp_row + static_cast<int>(lane() / CHUNKS<DIM>);
     write_rows<operand<DIM>>(t, tile, static_cast<unsigned>(warp_row),
-                             {rows + row * t.seqlen * 2, t.dtype, t.by_four, length}, seqlen - warp_row,
-                             (used_there > 0 ? used : 0) - warp_row, is_whole);
+                             {rows + row * t.seqlen * 2, t.dtype, t.by_four, length}, in_memory,
+                             seen < in_memory ? seen : 16, is_whole); /* rows that are not written need no zeros */
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
@@ -267,19 +268,20 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
         load_q<DIM>(tile_of(m, SPARE, turn), p, next);
         cp_async_commit();
     }
-    const bool is_full = IS_WHOLE || (c.used_q == KEYS && c.used_k == KEYS);
+    const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q; /* all of the warp's; keys: */
+    const bool is_full[2] = {IS_WHOLE || (has_rows && c.used_k >= HALF), IS_WHOLE || (has_rows && c.used_k == KEYS)};
     const float lse_2[2] = {lse[0] * LOG2_E, lse[1] * LOG2_E}; /* in base 2 */
     row_sums sums = {};
     wait_for<HAS_ROOM ? 3 : 1>(s[1]);
     find_weights(s[1], f.softmax_scale * LOG2_E, lse_2); /* p from here on */
-    if (!is_full) hide(s[1], c, lane_row(), HALF);
+    if (!is_full[1]) hide(s[1], c, lane_row(), HALF);
     if (HAS_ROOM) {
         wait_for<2>(second);
         add_weights(sums, s[1], second);
     }
     wait_for<HAS_ROOM ? 1 : 0>(s[0]);
     find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
-    if (!is_full) hide(s[0], c, lane_row(), 0);
+    if (!is_full[0]) hide(s[0], c, lane_row(), 0);
     if (!HAS_ROOM) {
         cp_async_wait<0>();
         fence_proxy_async_shared();
@@ -303,7 +305,7 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
             wait_for<0>(of_half);
         }
         find_ds(of_half, s[half], delta);
-        if (!is_full) hide(of_half, c, lane_row(), static_cast<int>(half * HALF));
+        if (!is_full[half]) hide(of_half, c, lane_row(), static_cast<int>(half * HALF));
         if (layout<DIM>::SHARES_V && half == 1) sync_threads(); /* v is free */
         if constexpr (HAS_ROOM) {
             UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &of_half[8 * j]);

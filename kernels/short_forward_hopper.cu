@@ -6,14 +6,17 @@
  * 65 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
  * every key in use.
  *
- * Grid    x: problems, one for each sequence and query head, or pairs of them
+ * Grid    x: problems, one for each sequence and query head, or pairs of them; of at most 64 rows and 32 features, as
+ *         many CTAs as all SMs have room for, each of which takes problems or pairs block_x, block_x + grid_x, ...
  * Block   a warpgroup: two problems of at most 32 rows and keys; or one, its rows 0 .. 63, then, if there are any, the
  *         others
- * Shared  q, k and v, as wgmma reads them; o in the place of q; cards: where the problems' rows are
+ * Shared  q, k and v, as wgmma reads them, twice for CTAs that stay; o in the place of q; cards: where the problems'
+ *         rows are
  * Phases  cards; load q, k and v; for each 64 rows: s = q k^T, softmax over all keys, o = p v, write o
  *
- * No phase of a CTA hides another's latency: several CTAs share an SM. p has two parts of 16 bits, as in
- * short_forward.cu. kernels/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
+ * CTAs that stay load the next problems' rows while they use these. No phase of the others hides another's latency:
+ * several CTAs share an SM. p has two parts of 16 bits, as in short_forward.cu. kernels/short.md has the figures,
+ * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_hopper.h"
 
 namespace {
@@ -24,8 +27,12 @@ enum { THREADS = 128 };
 template <typename shape>
 constexpr int MIN_BLOCKS = shape::DIM > 64 ? 2
                            : shape::KEYS > 64 ? 4
-                           : shape::KEYS > 32 ? (shape::DIM <= 32 ? 7 : 5)
+                           : shape::KEYS > 32 ? (shape::DIM <= 32 ? 6 : 5)
                                               : (shape::DIM <= 32 ? 6 : 4);
+
+/* Places for q, k and v: in the second, the next problems' are loaded. */
+template <typename shape>
+constexpr unsigned STAGES = shape::DIM <= 32 && shape::KEYS <= 64 ? 2 : 1;
 
 /* Of what a lane has of a product of all rows and both problems: its own problem's part. */
 template <typename shape, int COUNT>
@@ -38,26 +45,28 @@ DEVICE void take_own(float (&own)[COUNT / shape::PROBLEMS], const float (&all)[C
     }
 }
 
-/* Rows first .. first + 63 of the tile of q, which is complete, as k and v are. c and out: of the warp's problem. */
-template <typename T, typename shape>
+/* Rows first .. first + 63 of the tile of q, which is complete, as k and v are. c and out: of the warp's problem. WHOLE:
+ * all of the CTA's are. */
+template <typename T, typename shape, bool WHOLE>
 DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int first, const outputs &out)
 {
     constexpr int DIM = shape::DIM, KEYS = shape::KEYS, PROBLEMS = shape::PROBLEMS;
     const uint16_t *const k = q + shape::TILE * DIM, *const v = k + shape::TILE * DIM;
     const int tile_row = first + static_cast<int>(warp()) * 16, warp_row = tile_row % KEYS;
-    const int seen = c.used_k > 0 ? c.used_q - warp_row : 0, rows = c.seqlen_q - warp_row; /* of the warp's */
+    const int used_k = WHOLE ? KEYS : c.used_k, rows = WHOLE ? 16 : c.seqlen_q - warp_row; /* of the warp's */
+    const int seen = WHOLE ? 16 : used_k > 0 ? c.used_q - warp_row : 0;
     float s_of_all[shape::TILE / 2] = {}, s[KEYS / 2], o_of_all[PROBLEMS][DIM / 2] = {};
     weight_parts<KEYS> parts;
     multiply_rows<T, shape, shape::TILE>(s_of_all, descriptor<shape>(q, static_cast<unsigned>(first)),
                                          descriptor<shape>(k));
     wait_for<0>(s_of_all);
     take_own<shape>(s, s_of_all);
-    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, c.used_k);
+    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k);
     split_weights<T>(parts, s);
     UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
         multiply_parts<T, shape>(o_of_all[n], parts, descriptor<shape>(v, KEYS * n));
     UNROLL for (int n = 0; n < PROBLEMS; ++n) wait_for<0>(o_of_all[n]);
-    if (PROBLEMS > 1 && !c.is_ours) return;
+    if (rows <= 0) return;
     float(&o)[DIM / 2] = o_of_all[0];
     if constexpr (PROBLEMS == 2)
         UNROLL for (int n = 0; n < DIM / 2; ++n) o[n] = tile_row < KEYS ? o[n] : o_of_all[1][n];
@@ -68,44 +77,85 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     uint32_t pairs[DIM / 4];
     round_sums<T, DIM>(pairs, o, factor[0], factor[1]);
     stage_rows<shape>(q, static_cast<unsigned>(tile_row), pairs);
-    write_rows<shape>(p.o, q, static_cast<unsigned>(tile_row), out.o, rows, seen, c.is_whole);
+    write_rows<shape>(p.o, q, static_cast<unsigned>(tile_row), out.o, rows, seen < rows ? seen : 16, WHOLE);
 }
 
-template <typename T, typename shape>
-KERNEL(THREADS, MIN_BLOCKS<shape>) void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p)
+/* q, k and v of a CTA's problems, each thread its part of one. */
+template <typename shape>
+DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card *cards)
 {
-    constexpr int DIM = shape::DIM, PROBLEMS = shape::PROBLEMS, WARPS = THREADS / 32 / PROBLEMS; /* of a problem */
-    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const k = q + shape::TILE * DIM;
-    uint16_t *const v = k + shape::TILE * DIM;
-    card *const cards = reinterpret_cast<card *>(v + shape::TILE * DIM);
-    const unsigned place = warp() / WARPS;
-    card &c = cards[place];
-    if (warp() % WARPS == 0) find_card<shape>(p, block_x() * PROBLEMS + place, c);
-    sync_threads(); /* the cards are there */
-    if (!cards[0].is_ours && !cards[PROBLEMS - 1].is_ours) return;
-    const int used_q = c.is_ours ? c.used_q : 0, used_k = c.is_ours ? c.used_k : 0;
+    const card &c = cards[thread_x() / (THREADS / shape::PROBLEMS)];
+    uint16_t *const k = q + shape::TILE * shape::DIM, *const v = k + shape::TILE * shape::DIM;
     if (c.is_whole) {
         const char *const rows_k = c.rows[K], *const rows_v = c.rows[V]; /* now: copies may not be passed by reads */
         load_whole_operand<shape, THREADS>(q, p.q, c.rows[Q], thread_x());
         load_whole_operand<shape, THREADS>(k, p.k, rows_k, thread_x());
         load_whole_operand<shape, THREADS>(v, p.v, rows_v, thread_x());
-    } else {
-        load_operand<shape, THREADS>(q, p.q, c.rows[Q], p.head_dim, used_q, thread_x());
-        load_operand<shape, THREADS>(k, p.k, c.rows[K], p.head_dim, used_k, thread_x());
-        load_operand<shape, THREADS>(v, p.v, c.rows[V], p.head_dim_v, used_k, thread_x());
+    } else if (cards[0].is_ours || cards[shape::PROBLEMS - 1].is_ours) {
+        load_operand<shape, THREADS>(q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x());
+        load_operand<shape, THREADS>(k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x());
+        load_operand<shape, THREADS>(v, p.v, c.rows[V], p.head_dim_v, c.used_k, thread_x());
     }
-    outputs out = find_outputs<DIM>(p, c, warp() % WARPS * 16);
-    cp_async_wait_all();
-    fence_proxy_async_shared();
-    sync_threads(); /* q, k and v are complete, and wgmma may read them */
+    cp_async_commit();
+}
+
+/* Of problems whose tiles are complete, the warp's. */
+template <typename T, typename shape, bool WHOLE>
+DEVICE void take_problem(const forward_params &p, const card &c, uint16_t *q)
+{
+    constexpr int WARPS = THREADS / 32 / shape::PROBLEMS; /* of a problem */
+    const int used_q = WHOLE ? shape::KEYS : c.used_q;
     int row = 0;
-    ROLLED for (; row < shape::KEYS && (PROBLEMS > 1 || row < used_q); row += ROWS) {
-        take_rows<T, shape>(p, c, q, row, out);
-        out.o.data += ROWS * p.o.seqlen * 2;
-        if (out.lse != nullptr) out.lse += ROWS * p.lse.seqlen * 4;
-    }
-    if (c.is_ours) write_empty_rows<WARPS>(p, c, row < shape::KEYS ? row : shape::KEYS);
+    ROLLED for (; row < shape::KEYS && (shape::PROBLEMS > 1 || row < used_q); row += ROWS)
+        take_rows<T, shape, WHOLE>(p, c, q, row,
+                                   find_outputs<shape::DIM>(p, c, static_cast<unsigned>(row) + warp() % WARPS * 16));
+    if (!WHOLE) write_empty_rows<WARPS>(p, c, row < shape::KEYS ? row : shape::KEYS);
+}
+
+/* Cards of a round: for each stage PROBLEMS neighbouring ones, `step` after those of the stage before. By one warp. */
+template <typename shape>
+DEVICE void find_cards(card *cards, const forward_params &p, unsigned first, unsigned step)
+{
+    constexpr unsigned LANES = 8, PROBLEMS = shape::PROBLEMS; /* of a card: at least one for each tensor */
+    const unsigned n = lane() / LANES;
+    if (n < STAGES<shape> * PROBLEMS)
+        find_card<shape>(p, first + n / PROBLEMS * step + n % PROBLEMS, cards[n], lane() % LANES);
+}
+
+template <typename T, typename shape>
+KERNEL(THREADS, MIN_BLOCKS<shape>) void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p)
+{
+    constexpr unsigned PROBLEMS = shape::PROBLEMS, CARDS = STAGES<shape> * PROBLEMS; /* of a round */
+    constexpr unsigned TILES = 3 * shape::TILE * shape::DIM;
+    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
+    uint16_t *const tiles = reinterpret_cast<uint16_t *>(shared);
+    card *const cards = reinterpret_cast<card *>(tiles + STAGES<shape> * TILES); /* of this round and the next */
+    const unsigned step = grid_x() * PROBLEMS;
+    const unsigned problems = static_cast<unsigned>(p.batch) * p.by_heads_q.by;
+    unsigned first = block_x() * PROBLEMS;
+    if (warp() == 0) find_cards<shape>(cards, p, first, step);
+    sync_threads(); /* the first cards are there */
+    load_tiles<shape>(tiles, p, cards);
+    unsigned turn = 0; /* which of two rounds' cards are this one's */
+    ROLLED for (;; turn ^= 1)
+        UNROLL for (unsigned stage = 0; stage < STAGES<shape>; ++stage) {
+            const card *const now = &cards[turn * CARDS + stage * PROBLEMS];
+            card *const next_round = &cards[(turn ^ 1) * CARDS];
+            cp_async_wait_all();
+            fence_proxy_async_shared();
+            sync_threads(); /* q, k and v are complete, and wgmma may read them; the next cards, too; all else is free */
+            first += step;
+            const bool goes_on = STAGES<shape> > 1 && first < problems;
+            if (goes_on) {
+                load_tiles<shape>(tiles + (1 - stage) * TILES, p, stage == 0 ? now + PROBLEMS : next_round);
+                if (stage == 0 && warp() == 0) find_cards<shape>(next_round, p, first + step, step);
+            }
+            if (now[0].is_whole && now[PROBLEMS - 1].is_whole)
+                take_problem<T, shape, true>(p, now[warp() / (THREADS / 32 / PROBLEMS)], tiles + stage * TILES);
+            else if (now[0].is_ours || now[PROBLEMS - 1].is_ours)
+                take_problem<T, shape, false>(p, now[warp() / (THREADS / 32 / PROBLEMS)], tiles + stage * TILES);
+            if (!goes_on) return;
+        }
 }
 
 template <typename T, int DIM, int KEYS>
@@ -113,10 +163,12 @@ int launch(const forward_params &p, void *stream)
 {
     using shape = short_shape<DIM, KEYS>;
     const int64_t problems = p.batch * p.num_heads_q;
-    const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), 1, 1},
-                               {THREADS, 1, 1}, {1, 1, 1},
-                               3 * shape::TILE * DIM * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
-                               MIN_BLOCKS<shape>};
+    const unsigned items = static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS);
+    const unsigned most = STAGES<shape> == 1 ? items : launch_num_sms(stream) * MIN_BLOCKS<shape>;
+    const launch_shape grid = {{items < most ? items : most, 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+                               STAGES<shape> * 3 * shape::TILE * DIM * sizeof(uint16_t) +
+                                   2 * STAGES<shape> * shape::PROBLEMS * sizeof(card),
+                               THREADS, MIN_BLOCKS<shape>};
     return LAUNCH((short_forward_hopper_kernel<T, shape>), grid, stream, p);
 }
 

@@ -16,24 +16,28 @@ struct card {
 enum { Q, K, V, O, LSE };
 static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE * sizeof(row_tensor), "in order");
 
-/* By one warp, a lane for each tensor. */
+/* By a lane for each tensor, of which this is one. */
 template <typename shape>
-DEVICE void find_card(const forward_params &p, unsigned problem, card &c)
+DEVICE void find_card(const forward_params &p, unsigned problem, card &c, unsigned tensor = lane())
 {
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
-    if (b >= p.batch) { /* a pair's second */
-        if (lane() == 0) c = {};
+    if (b >= p.batch) { /* past the last */
+        if (tensor == 0) c = {};
         return;
     }
     const sequence s = find_sequence(p, b);
-    if (lane() <= LSE) {
-        const row_tensor &t = (&p.q)[lane()];
-        const bool is_k = lane() == K || lane() == V;
-        const unsigned of = is_k ? quotient(head, p.by_group) : head;
-        c.rows[lane()] = row_of(t, b, is_k ? s.first_k : s.first_q, of, 0).data;
+    if (!is_ours(p, s)) {
+        if (tensor == 0) c = {};
+        return;
     }
-    if (lane() == 0) {
-        c.seqlen_q = s.seqlen_q, c.used_q = s.used_q, c.used_k = s.used_k, c.is_ours = is_ours(p, s);
+    if (tensor <= LSE) {
+        const row_tensor &t = (&p.q)[tensor];
+        const bool is_k = tensor == K || tensor == V;
+        const unsigned of = is_k ? quotient(head, p.by_group) : head;
+        c.rows[tensor] = row_of(t, b, is_k ? s.first_k : s.first_q, of, 0).data;
+    }
+    if (tensor == 0) {
+        c.seqlen_q = s.seqlen_q, c.used_q = s.used_q, c.used_k = s.used_k, c.is_ours = true;
         c.is_whole = s.seqlen_q == shape::KEYS && s.used_q == shape::KEYS && s.used_k == shape::KEYS &&
                      p.head_dim == shape::DIM && p.head_dim_v == shape::DIM &&
                      (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0;
