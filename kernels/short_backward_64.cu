@@ -15,8 +15,8 @@
  *
  * No phase of a CTA hides another's latency: several CTAs share an SM. Where p and ds have one place, dv is done before
  * ds is stored there. Results lie, on their way to memory, in a tile that nobody reads any more. p and ds have two
- * parts of 16 bits, as in short_backward.cu. kernels/short.md has the figures, reference/bounds.md section 11 what it
- * may be off by. */
+ * parts of 16 bits, as in short_backward.cu. A launch of nothing but whole problems has a kernel of its own, which
+ * finds its cards sooner. kernels/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_hopper.h"
 
 namespace {
@@ -162,17 +162,18 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
     float lse[2], delta[2];
     load_lse(lse, f.lse, c.rows[LSE], own_row<shape>(), WHOLE ? KEYS : c.used_q);
     cp_async_commit();
-    cp_async_wait<1>();
+    cp_async_wait<shape::HAS_ROOM ? 1 : 0>();
     fence_proxy_async_shared();
-    sync_threads(); /* q and k are complete, and wgmma may read them */
+    sync_threads(); /* q and k are complete, and wgmma may read them; where p is found before dp, dout and v, too */
 
     float s_of_all[ROWS / 2], dp_of_all[ROWS / 2], weights[KEYS / 2], dp[KEYS / 2];
     multiply_rows<T, operand, ROWS>(s_of_all, descriptor<operand>(q), descriptor<operand>(k));
-    cp_async_wait<0>();
-    fence_proxy_async_shared();
-    sync_threads(); /* dout and v, too */
-    if (shape::HAS_ROOM)
+    if (shape::HAS_ROOM) {
+        cp_async_wait<0>();
+        fence_proxy_async_shared();
+        sync_threads(); /* dout and v, too */
         multiply_rows<T, operand, ROWS>(dp_of_all, descriptor<operand>(dout), descriptor<operand>(v));
+    }
     wait_for<shape::HAS_ROOM ? 1 : 0>(s_of_all);
     take_own<shape>(weights, s_of_all);
     find_weights(weights, f.softmax_scale * LOG2_E, lse);
@@ -189,8 +190,10 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
     uint32_t pairs[slice::DIM / 4];
     if (!shape::TOGETHER) {
         fence_proxy_async_shared();
-        sync_threads(); /* p is complete */
-        if (shape::HAS_ROOM) multiply_transposed<T, shape>(sums.at[0], w_p, dout, 0);
+        if (shape::HAS_ROOM) {
+            sync_threads(); /* p is complete */
+            multiply_transposed<T, shape>(sums.at[0], w_p, dout, 0);
+        }
     }
     wait_for<!shape::TOGETHER && shape::HAS_ROOM ? 1 : 0>(dp_of_all);
     take_own<shape>(dp, dp_of_all);
@@ -200,7 +203,10 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
     find_ds(dp, weights, delta);
     if (!is_full) hide(dp, c, own_row<shape>(), 0);
     if (!shape::TOGETHER) {
-        if (!shape::HAS_ROOM) multiply_transposed<T, shape>(sums.at[0], w_p, dout, 0);
+        if (!shape::HAS_ROOM) {
+            sync_threads(); /* p is complete: asked as late as can be, as warps wait for each other */
+            multiply_transposed<T, shape>(sums.at[0], w_p, dout, 0);
+        }
         take_sums<T, shape>(pairs, sums, 1);
         sync_threads(); /* p and dout are free */
     }
@@ -240,6 +246,34 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
     clear_rows<KEYS / 16>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
 }
 
+/* Of a problem that is whole, and this launch's, as all are. By one warp, a lane for each tensor. */
+template <typename shape>
+DEVICE void find_whole_card(const backward_params &p, unsigned problem, card &c)
+{
+    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
+    const unsigned n = lane();
+    if (n <= DV) {
+        const row_tensor &t = n < DOUT ? (&p.forward.q)[n] : (&p.dout)[n - DOUT];
+        c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + head * t.head) * (n == LSE ? 4 : 2);
+    } else if (n == DV + 1) {
+        c.used_q = c.used_k = shape::KEYS, c.scale = p.forward.softmax_scale;
+    }
+}
+
+/* Where nothing but whole problems is asked for: until their cards are there, all that a CTA does is to wait. */
+template <typename T, typename shape>
+KERNEL(THREADS, shape::CTAS) void whole_problems_kernel(const GRID_CONSTANT backward_params p)
+{
+    constexpr unsigned PROBLEMS = shape::PROBLEMS, WARPS = shape::KEYS / 16; /* of a problem */
+    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
+    uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
+    card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
+    const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS;
+    if (warp() % WARPS == 0) find_whole_card<shape>(p, block_x() * PROBLEMS + place, cards[place]);
+    sync_threads(); /* cards of whole problems are there */
+    take_problems<T, shape, true>(p, q, cards[place]);
+}
+
 template <typename T, typename shape>
 KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT backward_params p)
 {
@@ -257,6 +291,19 @@ KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT b
     else take_problems<T, shape, false>(p, q, cards[place]);
 }
 
+/* Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's then: sequences
+ * of one length have one kernel. */
+template <typename shape>
+bool are_whole(const backward_params &p)
+{
+    const forward_params &f = p.forward;
+    const int by_eight = f.q.by_eight & f.k.by_eight & f.v.by_eight & p.dout.by_eight & p.dq.by_eight & p.dk.by_eight &
+                         p.dv.by_eight;
+    return f.cu_seqlens_q == nullptr && f.seqused_q == nullptr && f.seqused_k == nullptr &&
+           f.seqlen_q == shape::KEYS && f.seqlen_k == shape::KEYS && f.head_dim == shape::DIM &&
+           f.head_dim_v == shape::DIM && by_eight != 0 && f.batch * f.num_heads_q % shape::PROBLEMS == 0;
+}
+
 template <typename T, int DIM, int KEYS>
 int launch(const backward_params &p, void *stream)
 {
@@ -266,6 +313,7 @@ int launch(const backward_params &p, void *stream)
                                {THREADS, 1, 1}, {1, 1, 1},
                                shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
                                shape::CTAS};
+    if (are_whole<shape>(p)) return LAUNCH((whole_problems_kernel<T, shape>), grid, stream, p);
     return LAUNCH((short_backward_64_kernel<T, shape>), grid, stream, p);
 }
 

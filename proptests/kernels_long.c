@@ -24,7 +24,8 @@
 /* All query rows are in use, all keys but seven, which are no numbers. */
 #define FEW_KEYS (NO_SCALE << 1)
 
-/* Rows of v are eight numbers further apart than those of k; rows of o begin anywhere: elsewhere they are the same. */
+/* Rows of v are eight numbers further apart than those of k; rows of o, and of dq, begin anywhere: elsewhere they are
+ * the same. */
 #define FAR_VALUES (FEW_KEYS << 1)
 #define ODD_RESULTS (FAR_VALUES << 1)
 
@@ -90,7 +91,7 @@ static const struct long_case {
     {"short, biases", 2, 50, 60, 40, 64, -1, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
     {"short, padded rows", 1, 64, 33, 31, 23, -1, -1, FEATURE(STRIDED) | NO_GROUP},
     {"short, 32 keys", 2, 32, 32, 32, 32, -1, -1, NO_GROUP},
-    {"short, 32 keys, odd rows of o", 2, 32, 32, 64, 64, -1, -1, NO_GROUP | ODD_RESULTS},
+    {"short, 32 keys, odd rows of results", 2, 32, 32, 64, 64, -1, -1, NO_GROUP | ODD_RESULTS},
     {"short, 32 keys, one problem", 1, 32, 32, 64, 64, -1, -1, NO_GROUP},
     {"short, 20 rows, more problems than CTAs", 5, 20, 30, 32, 32, -1, -1, 0},
     {"short, more problems than CTAs, width 32", 6, 40, 64, 32, 24, -1, -1, NO_GROUP},
@@ -100,6 +101,7 @@ static const struct long_case {
     {"short, width 128, no group", 1, 64, 64, 128, 128, -1, -1, NO_GROUP},
     {"short, width 256, no group", 1, 40, 64, 256, 200, -1, -1, NO_GROUP},
     {"short, 64 keys, 57 in use", 1, 64, 64, 64, 64, -1, -1, FEW_KEYS},
+    {"short, 64 keys, 57 in use, no group", 1, 64, 64, 32, 32, -1, -1, NO_GROUP | FEW_KEYS},
     {"short, whole tiles, far values", 1, 64, 64, 64, 64, -1, -1, FAR_VALUES},
     {"short, 32 keys, causal", 1, 30, 25, 64, 64, -1, 0, 0},
     {"short, width 128", 1, 64, 60, 128, 100, 40, -1, 0},
@@ -294,7 +296,7 @@ static void set_problem(struct prop_case *c, const struct long_case *from, int32
     case_contiguous(c);
     if (has(from, FEATURE(STRIDED))) pad_rows(p);
     if (has(from, FAR_VALUES)) spread_rows(&p->v, p->seqlen_k, 8);
-    if (has(from, ODD_RESULTS)) spread_rows(&p->o, p->seqlen_q, 1);
+    if (has(from, ODD_RESULTS)) spread_rows(backward ? &p->dq : &p->o, p->seqlen_q, 1);
 }
 
 static void set_values(struct prop_case *c, const struct long_case *from)
