@@ -267,14 +267,12 @@ KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void cls_forward_whole_kernel(const forward_
             one_nan_f32((max + log2_f32(sum)) * LN_2);
 }
 
-/* Whether all sequences are plain, have one query and that many keys, all in use, whole heads and aligned rows. On the
- * host. */
+/* Whether all sequences are plain, have one query and that many keys, all in use, whole heads and aligned rows. All are
+ * this launch's then: sequences of one length have one kernel. On the host. */
 template <int DIM>
 bool is_whole(const forward_params &p, int keys)
 {
-    bool is_ours = p.most.q >= 1 && p.most.k >= keys;
-    for (const lengths &most : p.of_others) is_ours &= most.q < 1 || most.k < keys;
-    return is_ours && is_plain(p) && p.seqlen_q == 1 && p.seqlen_k == keys && p.cu_seqlens_q == nullptr &&
+    return is_plain(p) && p.seqlen_q == 1 && p.seqlen_k == keys && p.cu_seqlens_q == nullptr &&
            p.seqused_q == nullptr && p.seqused_k == nullptr && p.head_dim == DIM && p.head_dim_v == DIM &&
            (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0;
 }
