@@ -109,12 +109,20 @@ static bool short_forward_hopper_takes(const struct attest_problem *p, char *why
     return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
 }
 
-/* Where short_forward_hopper has rows from the 65th on alone. */
+/* Where short_forward_hopper has rows from the 33rd on alone. */
 static bool short_forward_beside_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->head_dim <= 64 && p->head_dim_v <= 64)
         return refuse(why, bytes, "of these heads short_forward_hopper has any rows");
     return short_forward_hopper_takes(p, why, bytes);
+}
+
+/* Or from the 65th on: where some may have so many, it would take 128 for all. */
+static bool short_forward_beside_long_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->seqlen_q <= 64 && p->seqlen_k <= 64)
+        return refuse(why, bytes, "of so few rows short_forward_hopper has those from the 33rd on");
+    return short_forward_beside_hopper_takes(p, why, bytes);
 }
 
 static bool short_forward_wide_takes(const struct attest_problem *p, char *why, size_t bytes)
@@ -224,7 +232,9 @@ const struct forward_kernel forward_kernels[] = {
     {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward", 0},
     {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward",
      0},
-    {"short_forward", short_forward_beside_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64},
+    {"short_forward", short_forward_beside_long_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64},
+     "short_forward", 9},
+    {"short_forward", short_forward_beside_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {32, 32},
      "short_forward", 9},
     {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
      {128, 128}, "short_forward", 9},

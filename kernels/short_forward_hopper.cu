@@ -3,7 +3,7 @@
  *     o = softmax(softmax_scale q k^T) v,   lse = ln(sum of exp)
  *
  * Takes what short_forward.cu does of at most 128 rows and keys, heads of at most 128 features, those of more than 64 at
- * 65 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
+ * 33 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
  * every key in use.
  *
  * Grid    x: problems, one for each sequence and query head, or pairs of them; of at most 64 rows and 32 features, as
@@ -25,7 +25,7 @@ enum { THREADS = 128 };
 
 /* CTAs of an SM: as many as registers or shared memory allow. */
 template <typename shape>
-constexpr int MIN_BLOCKS = shape::DIM > 64 ? 2
+constexpr int MIN_BLOCKS = shape::DIM > 64 ? (shape::KEYS > 64 ? 2 : 3)
                            : shape::KEYS > 64 ? 4
                            : shape::KEYS > 32 ? (shape::DIM <= 32 ? 6 : 5)
                                               : (shape::DIM <= 32 ? 6 : 4);
@@ -187,6 +187,7 @@ int launch_width(const forward_params &p, void *stream)
     const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
     if (widest <= 32) return launch_length<T, 32>(p, stream);
     if (widest <= 64) return launch_length<T, 64>(p, stream);
+    if (longest_of(p) <= 64) return launch<T, 128, 64>(p, stream);
     return launch<T, 128, 128>(p, stream);
 }
 
