@@ -52,7 +52,7 @@ DEVICE void load_whole_operand(uint16_t *to, const row_tensor &t, const char *ro
     constexpr unsigned OF_ONE = THREADS / shape::PROBLEMS, CHUNKS = shape::DIM / 8, STEP = OF_ONE / CHUNKS;
     const unsigned x = thread % OF_ONE % CHUNKS * 8, row = thread % OF_ONE / CHUNKS;
     const int64_t step = t.seqlen * 2;
-    const unsigned at = offset<shape>(row, x);
+    const unsigned at = offset<shape>(row, x); /* of rows a multiple of eight apart, chunks lie in the same order */
     to += thread / OF_ONE * (shape::KEYS * shape::PANEL);
     rows += row * step + 2 * x;
     UNROLL for (unsigned r = 0; r < shape::KEYS; r += STEP, rows += STEP * step)
