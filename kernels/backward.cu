@@ -88,31 +88,40 @@ DEVICE void find_plain_gradients(query_warp<shape> &w, int m, products<shape> &p
         }
 }
 
-/* The same of any scores: to c p and ds, c = 1 - tanh^2. Rows from `row` on. */
+/* The same of any scores: to c p and ds, c = 1 - tanh^2. Rows from `row` on. In turns, from memory of the thread's own,
+ * as find_scores of forward.h has it. */
 template <typename shape>
 DEVICE void find_gradients(query_warp<shape> &w, int m, products<shape> &p, products<shape> &ds,
                            const interval (&keys)[2], const forward_params &f, const sequence &s,
                            const score_terms &terms, int32_t row, int32_t key)
 {
+    constexpr int OF_ROW = shape::STEP / 4;
     UNROLL for (int half = 0; half < 2; ++half) {
         row_sums &sums = w.rows[m][half];
+        float weights[OF_ROW], values[OF_ROW];
+        UNROLL for (int i = 0; i < OF_ROW; ++i) {
+            weights[i] = p.at[m][i / 2][2 * half + i % 2];
+            values[i] = ds.at[m][i / 2][2 * half + i % 2];
+        }
         dropout_bits last;
         last.eight = -1;
-        UNROLL for (int n = 0; n < shape::STEP / 8; ++n)
-            UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) {
-                float &weight = p.at[m][n][e], &value = ds.at[m][n][e];
-                const int32_t j = key + 8 * n + e % 2;
-                pair_gradient found = {-0.0f, -0.0f, 0, 0};
-                if (contains(keys[half], j, 1))
-                    found = find_pair_gradient(f, terms, s, row + 8 * half, j, weight, value, w.lse[m][half],
-                                               w.offset[m][half], last);
-                const bool visible = bits_of(found.p) != bits_of(-0.0f);
-                weight = visible ? found.slope * found.p : -0.0f;
-                value = found.dx * found.slope;
-                sums.any |= visible;
-                sums.dx += found.dx, sums.ds += value;
-                sums.p += found.p, sums.slope_p += weight;
-            }
+        ROLLED for (int i = 0; i < OF_ROW; ++i) {
+            const int32_t j = key + i / 2 * 8 + i % 2;
+            pair_gradient found = {-0.0f, -0.0f, 0, 0};
+            if (contains(keys[half], j, 1))
+                found = find_pair_gradient(f, terms, s, row + 8 * half, j, weights[i], values[i], w.lse[m][half],
+                                           w.offset[m][half], last);
+            const bool visible = bits_of(found.p) != bits_of(-0.0f);
+            weights[i] = visible ? found.slope * found.p : -0.0f;
+            values[i] = found.dx * found.slope;
+            sums.any |= visible;
+            sums.dx += found.dx, sums.ds += values[i];
+            sums.p += found.p, sums.slope_p += weights[i];
+        }
+        UNROLL for (int i = 0; i < OF_ROW; ++i) {
+            p.at[m][i / 2][2 * half + i % 2] = weights[i];
+            ds.at[m][i / 2][2 * half + i % 2] = values[i];
+        }
     }
 }
 
@@ -150,9 +159,12 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
     round_weights<T, shape>(w_p, p);
     round_weights<T, shape>(w_ds, ds);
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m) add_rounded<T>(w.rows[m], w_ds.a[m]);
-    if (is_cut && !is_tile_finite<T, STEP, shape::DIM>(k))
-        add_products<T, true, true, shape>(w.ds_k, w.p_k, w_ds, w_p, w_p, k + first_x, lanes);
-    else add_products<T, false, true, shape>(w.ds_k, w.p_k, w_ds, w_p, w_p, k + first_x, lanes);
+    if (is_cut && !is_tile_finite<T, STEP, shape::DIM>(k)) {
+        add_seen<T, shape>(w.ds_k, w_ds, w_p, k + first_x, lanes);
+        add_seen<T, shape>(w.p_k, w_p, w_p, k + first_x, lanes);
+    } else {
+        add_products<T, true, shape>(w.ds_k, w.p_k, w_ds, w_p, k + first_x, lanes);
+    }
 }
 
 template <bool PLAIN>
@@ -355,19 +367,21 @@ DEVICE void find_gradients(int m, products<shape> &p, products<shape> &ds, const
                            const interval (&seen_by)[2], const forward_params &f, const sequence &s,
                            const score_terms &terms, int32_t key)
 {
-    UNROLL for (int n = 0; n < shape::STEP / 8; ++n)
-        UNROLL for (int e = 0; e < 4; ++e) {
-            const int at = 8 * n + static_cast<int>(lane()) % 4 * 2 + e % 2;
-            float &weight = p.at[m][n][e], &value = ds.at[m][n][e];
-            pair_gradient found = {-0.0f, -0.0f, 0, 0};
-            dropout_bits last;
-            last.eight = -1;
-            if (contains(seen_by[e / 2], rows.first + at, 1))
-                found = find_pair_gradient(f, terms, s, rows.first + at, key + e / 2 * 8, weight, value, rows.lse[at],
-                                           rows.offset[at], last);
-            weight = found.kept;
-            value = found.dx * found.slope;
-        }
+    constexpr int COUNT = shape::STEP / 2;
+    float weights[COUNT], values[COUNT];
+    UNROLL for (int i = 0; i < COUNT; ++i) weights[i] = p.at[m][i / 4][i % 4], values[i] = ds.at[m][i / 4][i % 4];
+    ROLLED for (int i = 0; i < COUNT; ++i) {
+        const int at = i / 4 * 8 + static_cast<int>(lane()) % 4 * 2 + i % 2, half = i % 4 / 2;
+        pair_gradient found = {-0.0f, -0.0f, 0, 0};
+        dropout_bits last;
+        last.eight = -1;
+        if (contains(half == 0 ? seen_by[0] : seen_by[1], rows.first + at, 1))
+            found = find_pair_gradient(f, terms, s, rows.first + at, key + 8 * half, weights[i], values[i],
+                                       rows.lse[at], rows.offset[at], last);
+        weights[i] = found.kept;
+        values[i] = found.dx * found.slope;
+    }
+    UNROLL for (int i = 0; i < COUNT; ++i) p.at[m][i / 4][i % 4] = weights[i], ds.at[m][i / 4][i % 4] = values[i];
 }
 
 /* STEP query rows of one head. */
@@ -395,11 +409,11 @@ DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequ
     round_weights<T, shape>(w_ds, ds);
     const uint16_t *const q = rows.q + first_x, *const dout = rows.dout + first_x;
     if (is_cut && !is_tile_finite<T, STEP, shape::DIM>(rows.dout))
-        add_products<T, true, false, shape>(w.dv, w.dv, w_p, w_p, w_p, dout, lanes);
-    else add_products<T, false, false, shape>(w.dv, w.dv, w_p, w_p, w_p, dout, lanes);
+        add_seen<T, shape>(w.dv, w_p, w_p, dout, lanes);
+    else add_products<T, false, shape>(w.dv, w.dv, w_p, w_p, dout, lanes);
     if (is_cut && !is_tile_finite<T, STEP, shape::DIM>(rows.q))
-        add_products<T, true, false, shape>(w.dk, w.dk, w_ds, w_ds, w_p, q, lanes);
-    else add_products<T, false, false, shape>(w.dk, w.dk, w_ds, w_ds, w_p, q, lanes);
+        add_seen<T, shape>(w.dk, w_ds, w_p, q, lanes);
+    else add_products<T, false, shape>(w.dk, w.dk, w_ds, w_ds, q, lanes);
 }
 
 /* A tile of query rows of one head of the group; head == group: past the last. */

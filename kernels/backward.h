@@ -276,37 +276,51 @@ struct feature_sums {
     float at[shape::BLOCKS][shape::FEATURES / 8][4];
 };
 
-/* Features x .. x + 15 of sum += w b, b rows 16 j .. 16 j + 15 of STEP. SELECT: over those that `seen` has not as
- * UNSEEN. */
-template <typename T, bool SELECT, typename shape>
-DEVICE void add_product(feature_sums<shape> &sum, const weights<shape> &w, const weights<shape> &seen, int j, int x,
-                        const uint32_t (&b)[2][2])
+/* Rows 16 j .. 16 j + 15 of STEP, features x .. x + 15. */
+template <int DIM>
+DEVICE void load_columns(uint32_t (&b)[2][2], const uint16_t *b_rows, const lane_offsets &lanes, int j, int x)
 {
-    UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
-        float(&low)[4] = sum.at[m][x / 8], (&high)[4] = sum.at[m][x / 8 + 1];
-        if (SELECT) {
-            multiply_seen<T>(low, high, w.a[m][j], seen.a[m][j], b);
-        } else {
-            multiply<T>(low, w.a[m][j], b[0]);
-            multiply<T>(high, w.a[m][j], b[1]);
-        }
-    }
+    uint32_t r[4];
+    ldmatrix_x4_trans(r, b_rows + 16 * j * DIM + offset_of(lanes.columns, x));
+    split_b(b, r);
 }
 
 /* sum0 += w0 b and, where TWO, sum1 += w1 b: they share the fragments of b, STEP rows of features. */
-template <typename T, bool SELECT, bool TWO, typename shape>
+template <typename T, bool TWO, typename shape>
 DEVICE void add_products(feature_sums<shape> &sum0, feature_sums<shape> &sum1, const weights<shape> &w0,
-                         const weights<shape> &w1, const weights<shape> &seen, const uint16_t *b_rows,
-                         const lane_offsets &lanes)
+                         const weights<shape> &w1, const uint16_t *b_rows, const lane_offsets &lanes)
 {
     UNROLL for (int j = 0; j < shape::STEP / 16; ++j)
         UNROLL for (int x = 0; x < shape::FEATURES; x += 16) {
-            uint32_t r[4], b[2][2];
-            ldmatrix_x4_trans(r, b_rows + 16 * j * shape::DIM + offset_of(lanes.columns, x));
-            split_b(b, r);
-            add_product<T, SELECT, shape>(sum0, w0, seen, j, x, b);
-            if (TWO) add_product<T, SELECT, shape>(sum1, w1, seen, j, x, b);
+            uint32_t b[2][2];
+            load_columns<shape::DIM>(b, b_rows, lanes, j, x);
+            UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+                UNROLL for (int i = 0; i < 2; ++i) multiply<T>(sum0.at[m][x / 8 + i], w0.a[m][j], b[i]);
+            if (TWO)
+                UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+                    UNROLL for (int i = 0; i < 2; ++i) multiply<T>(sum1.at[m][x / 8 + i], w1.a[m][j], b[i]);
         }
+}
+
+/* sum += w b over the rows that `seen` has not as UNSEEN, where b is not finite. Rare: where scores are not plain, all
+ * features are brought to the code of 64; elsewhere the loop would cost registers. */
+template <typename T, typename shape>
+DEVICE void add_seen(feature_sums<shape> &sum, const weights<shape> &w, const weights<shape> &seen,
+                     const uint16_t *b_rows, const lane_offsets &lanes)
+{
+    constexpr int AT_ONCE = shape::PLAIN ? shape::FEATURES : 64;
+    UNROLL for (int j = 0; j < shape::STEP / 16; ++j)
+        ROLLED for (int first = 0; first < shape::FEATURES; first += AT_ONCE)
+            UNROLL for (int x = 0; x < AT_ONCE; x += 16) {
+                uint32_t b[2][2];
+                load_columns<shape::DIM>(b, b_rows + first, lanes, j, x);
+                UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
+                    float sums[2][4];
+                    take_features<shape::FEATURES>(sums, sum.at[m], first + x);
+                    multiply_seen<T>(sums, w.a[m][j], seen.a[m][j], b);
+                    put_features<shape::FEATURES>(sum.at[m], sums, first + x);
+                }
+            }
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */

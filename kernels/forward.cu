@@ -32,23 +32,30 @@ struct shape {
     static constexpr size_t SHARED_BYTES = NUMBERS * sizeof(uint16_t) + WARPS * sizeof(uint32_t);
 };
 
-/* What a warp makes of its dot products with a tile of keys, the first at `key`. CUT: not every row sees every key. */
-template <typename T, int DIM, int BLOCKS, bool PLAIN, bool CUT>
-DEVICE void take_tile(const forward_params &p, const score_rule &rule, const sequence &s, float c,
+/* What a warp makes of its dot products with a tile of keys, the first at `key`. is_cut: not every row sees all. */
+template <typename T, int DIM, int BLOCKS, bool PLAIN>
+DEVICE void take_tile(const forward_params &p, const score_rule &rule, const sequence &s, float c, bool is_cut,
                       accumulators<DIM> (&kept)[BLOCKS], score_block<TILE_K> (&scores)[BLOCKS], int32_t row, int32_t key,
                       const uint16_t *v)
 {
     const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
-    UNROLL for (int m = 0; m < BLOCKS; ++m) {
-        if (!PLAIN) find_scores(p, rule, s, scores[m], row + 16 * m, lane_key);
-        else if (CUT) hide_keys(p, s, scores[m], row + 16 * m, lane_key);
-        if (!PLAIN) kept[m].any[0] |= scores[m].seen[0], kept[m].any[1] |= scores[m].seen[1];
+    if (!PLAIN || is_cut) {
+        UNROLL for (int m = 0; m < BLOCKS; ++m) {
+            if (PLAIN) {
+                hide_keys(p, s, scores[m], row + 16 * m, lane_key);
+            } else {
+                find_scores(p, rule, s, scores[m], row + 16 * m, lane_key);
+                kept[m].any[0] |= scores[m].seen[0], kept[m].any[1] |= scores[m].seen[1];
+            }
+        }
+        softmax_step<true>(kept, scores, c);
+        if (!PLAIN && p.dropout_threshold != 0)
+            UNROLL for (int m = 0; m < BLOCKS; ++m) drop_keys(scores[m]);
+        if (!is_tile_finite<T, TILE_K, DIM>(v)) return multiply_p_v_seen<T, 1, PLAIN ? DIM : 16>(kept, scores, v);
+    } else {
+        softmax_step<false>(kept, scores, c);
     }
-    softmax_step<CUT>(kept, scores, c);
-    if (!PLAIN && p.dropout_threshold != 0)
-        UNROLL for (int m = 0; m < BLOCKS; ++m) drop_keys(p, rule, scores[m], row + 16 * m, lane_key);
-    if (CUT && !is_tile_finite<T, TILE_K, DIM>(v)) multiply_p_v<T, 1, true>(kept, scores, v);
-    else multiply_p_v<T, 1, false>(kept, scores, v);
+    multiply_p_v<T, 1>(kept, scores, v);
 }
 
 /* o of fp32. */
@@ -140,10 +147,7 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
         sync_threads(); /* v is complete, k is free */
         if (next < keys.last)
             load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + next, keys.last - next, head_kv, p.head_dim);
-        if (is_seen && is_cut)
-            take_tile<T, DIM, shape::BLOCKS, PLAIN, true>(p, rule, s, c, kept, scores, lane_row, key, v);
-        else if (is_seen)
-            take_tile<T, DIM, shape::BLOCKS, PLAIN, false>(p, rule, s, c, kept, scores, lane_row, key, v);
+        if (is_seen) take_tile<T, DIM, shape::BLOCKS, PLAIN>(p, rule, s, c, is_cut, kept, scores, lane_row, key, v);
         key = next;
     }
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */

@@ -17,12 +17,12 @@ struct accumulators {
     uint32_t any[2]; /* not 0: a key was visible; kept where scores are not plain */
 };
 
-/* Scores, then weights, of 16 rows and KEYS keys, and which of them are visible: bit 2 n + e of `seen[half]` is
- * s[n][2 half + e]. */
+/* Scores, then weights, of 16 rows and KEYS keys, which of them are visible and which dropout drops: bit 2 n + e of
+ * `seen[half]` and `dropped[half]` is s[n][2 half + e]. */
 template <int KEYS>
 struct score_block {
     float s[KEYS / 8][4];
-    uint32_t seen[2];
+    uint32_t seen[2], dropped[2];
 };
 
 /* s = q k^T of a warp's rows. */
@@ -63,24 +63,35 @@ DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block<KE
     }
 }
 
-/* Scores in place of dot products; -inf where the key is hidden. */
+/* Scores in place of dot products; -inf where the key is hidden. One piece of code takes them in turns, from memory of
+ * the thread's own: in registers, which have no addresses, each would have code of its own. */
 template <int KEYS>
 DEVICE void find_scores(const forward_params &p, const score_rule &rule, const sequence &s, score_block<KEYS> &scores,
                         int32_t row, int32_t key)
 {
-    UNROLL for (int half = 0; half < 2; ++half) {
-        const interval keys = keys_of_row(p, s, row + 8 * half);
-        scores.seen[half] = 0;
-        UNROLL for (int n = 0; n < KEYS / 8; ++n)
-            UNROLL for (int e = 0; e < 2; ++e) {
-                const int32_t j = key + 8 * n + e;
-                float *const at = &scores.s[n][2 * half + e];
-                score found = {0, 1, false};
-                if (j >= keys.first && j < keys.last) found = find_score(p, rule, s, row + 8 * half, j, *at);
-                if (found.visible) scores.seen[half] |= 1u << (2 * n + e);
-                *at = found.visible ? found.y : -infinity_f32();
-            }
+    constexpr int OF_ROW = KEYS / 4;
+    const interval keys[2] = {keys_of_row(p, s, row), keys_of_row(p, s, row + 8)};
+    float own[2 * OF_ROW];
+    UNROLL for (int i = 0; i < OF_ROW; ++i)
+        UNROLL for (int half = 0; half < 2; ++half) own[half * OF_ROW + i] = scores.s[i / 2][2 * half + i % 2];
+    dropout_bits last;
+    ROLLED for (int half = 0; half < 2; ++half) {
+        uint32_t seen = 0, dropped = 0;
+        last.eight = -1;
+        ROLLED for (int i = 0; i < OF_ROW; ++i) {
+            const int32_t r = row + 8 * half, j = key + i / 2 * 8 + i % 2;
+            float &at = own[half * OF_ROW + i];
+            score found = {0, 1, false};
+            if (contains(half == 0 ? keys[0] : keys[1], j, 1)) found = find_score(p, rule, s, r, j, at);
+            at = found.visible ? found.y : -infinity_f32();
+            if (found.visible) seen |= 1u << i;
+            if (found.visible && !is_kept(p, rule, r, j, last)) dropped |= 1u << i;
+        }
+        UNROLL for (int h = 0; h < 2; ++h)
+            if (h == half) scores.seen[h] = seen, scores.dropped[h] = dropped;
     }
+    UNROLL for (int i = 0; i < OF_ROW; ++i)
+        UNROLL for (int half = 0; half < 2; ++half) scores.s[i / 2][2 * half + i % 2] = own[half * OF_ROW + i];
 }
 
 /* Scores of a row of which one is +inf, against inf - inf: what is left of them is weight inf, 0 or NaN, relative to
@@ -145,48 +156,70 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
 
 /* Weights of keys that dropout drops become +0, infinite ones NaN: they are seen, and their values are not. */
 template <int KEYS>
-DEVICE void drop_keys(const forward_params &p, const score_rule &rule, score_block<KEYS> &scores, int32_t row,
-                      int32_t key)
+DEVICE void drop_keys(score_block<KEYS> &scores)
 {
-    UNROLL for (int half = 0; half < 2; ++half) {
-        dropout_bits last;
-        last.eight = -1;
-        UNROLL for (int n = 0; n < KEYS / 8; ++n)
-            UNROLL for (int e = 0; e < 2; ++e)
-                if ((scores.seen[half] >> (2 * n + e) & 1) != 0 &&
-                    !is_kept(p, rule, row + 8 * half, key + 8 * n + e, last))
-                    scores.s[n][2 * half + e] *= 0;
-    }
+    UNROLL for (int n = 0; n < KEYS / 8; ++n)
+        UNROLL for (int e = 0; e < 4; ++e)
+            if ((scores.dropped[e / 2] >> (2 * n + e % 2) & 1) != 0) scores.s[n][e] *= 0;
 }
 
-/* o += p v, p rounded to 16 bits, or to a sum of two numbers of 16 bits. SELECT: over the keys that each row sees, since
- * zero times what v holds is not always zero. */
-template <typename T, int PARTS, bool SELECT, int DIM, int BLOCKS, int KEYS>
+/* p as fragments: rounded to 16 bits, or to a sum of two numbers of 16 bits. */
+template <int PARTS, int BLOCKS>
+using rounded_weights = uint32_t[PARTS][BLOCKS][4];
+
+/* Of keys 16 j .. 16 j + 15. */
+template <typename T, int PARTS, int BLOCKS, int KEYS>
+DEVICE void round_weights(rounded_weights<PARTS, BLOCKS> &out, const score_block<KEYS> (&scores)[BLOCKS], int j)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int r = 0; r < 4; ++r) {
+            const float *const pair = &scores[m].s[2 * j + r / 2][r % 2 * 2];
+            out[0][m][r] = pack<T>(pair[0], pair[1]);
+            if (PARTS == 2) out[PARTS - 1][m][r] = pack_rest<T>(pair[0], pair[1], out[0][m][r]);
+        }
+}
+
+/* o += p v. */
+template <typename T, int PARTS, int DIM, int BLOCKS, int KEYS>
 DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block<KEYS> (&scores)[BLOCKS],
                          const uint16_t *v)
 {
     UNROLL for (int j = 0; j < KEYS / 16; ++j) {
-        uint32_t a[PARTS][BLOCKS][4];
-        UNROLL for (int m = 0; m < BLOCKS; ++m)
-            UNROLL for (int r = 0; r < 4; ++r) {
-                const float *const pair = &scores[m].s[2 * j + r / 2][r % 2 * 2];
-                a[0][m][r] = pack<T>(pair[0], pair[1]);
-                if (PARTS == 2) a[PARTS - 1][m][r] = pack_rest<T>(pair[0], pair[1], a[0][m][r]);
-            }
+        rounded_weights<PARTS, BLOCKS> a;
+        round_weights<T, PARTS>(a, scores, j);
         UNROLL for (int x = 0; x < DIM; x += 16) {
             uint32_t b[2][2];
             load_b_transposed<DIM>(b, v, 16 * j, x);
             UNROLL for (int part = 0; part < PARTS; ++part)
                 UNROLL for (int m = 0; m < BLOCKS; ++m) {
-                    float(&low)[4] = kept[m].o[x / 8], (&high)[4] = kept[m].o[x / 8 + 1];
-                    if (SELECT) {
-                        multiply_seen<T>(low, high, a[part][m], a[0][m], b);
-                    } else {
-                        multiply<T>(low, a[part][m], b[0]);
-                        multiply<T>(high, a[part][m], b[1]);
-                    }
+                    multiply<T>(kept[m].o[x / 8], a[part][m], b[0]);
+                    multiply<T>(kept[m].o[x / 8 + 1], a[part][m], b[1]);
                 }
         }
+    }
+}
+
+/* The same over the keys that each row sees, where v holds what is not finite: zero times that is not always zero. As
+ * it is rare, AT_ONCE features have code, to which the others are brought. All of them where registers are short, as
+ * what goes on around such a loop would be spilled: 208 bytes at 128 features, 4 % of the time. */
+template <typename T, int PARTS, int AT_ONCE, int DIM, int BLOCKS, int KEYS>
+DEVICE void multiply_p_v_seen(accumulators<DIM> (&kept)[BLOCKS], const score_block<KEYS> (&scores)[BLOCKS],
+                              const uint16_t *v)
+{
+    UNROLL for (int j = 0; j < KEYS / 16; ++j) {
+        rounded_weights<PARTS, BLOCKS> a;
+        round_weights<T, PARTS>(a, scores, j);
+        ROLLED for (int first = 0; first < DIM; first += AT_ONCE)
+            UNROLL for (int x = first; x < first + AT_ONCE; x += 16) {
+                uint32_t b[2][2];
+                load_b_transposed<DIM>(b, v, 16 * j, x);
+                UNROLL for (int m = 0; m < BLOCKS; ++m) {
+                    float sums[2][4];
+                    take_features<DIM>(sums, kept[m].o, x);
+                    UNROLL for (int part = 0; part < PARTS; ++part) multiply_seen<T>(sums, a[part][m], a[0][m], b);
+                    put_features<DIM>(kept[m].o, sums, x);
+                }
+            }
     }
 }
 

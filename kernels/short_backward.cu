@@ -268,9 +268,10 @@ DEVICE void find_result(const result_rows &to, const group_sums &group, const we
             UNROLL for (int n = 0; n < FEATURES / 8; n += 2) {
                 uint32_t b[2][2];
                 load_b_transposed<shape::DIM>(b, rows, 16 * j, x + 8 * n);
-                if (SELECT) {
-                    multiply_seen<T>(sum[n], sum[n + 1], w.high[j], seen[j], b);
-                    multiply_seen<T>(sum[n], sum[n + 1], w.low[j], seen[j], b);
+                if constexpr (SELECT) {
+                    static_assert(FEATURES == 16, "the two sums of a product");
+                    multiply_seen<T>(sum, w.high[j], seen[j], b);
+                    multiply_seen<T>(sum, w.low[j], seen[j], b);
                 } else {
                     UNROLL for (int i = 0; i < 2; ++i) multiply<T>(sum[n + i], w.high[j], b[i]);
                     UNROLL for (int i = 0; i < 2; ++i) multiply<T>(sum[n + i], w.low[j], b[i]);

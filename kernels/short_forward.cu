@@ -119,21 +119,22 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
         score_block<TILE_K> scores[1];
         multiply_q_k<T, DIM>(scores, q, warp_row, k + key * DIM);
         const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
+        bool is_finite = true; /* what of v not every row sees */
         if (PLAIN && contains(keys.all, key, TILE_K)) {
             softmax_step<false>(kept, scores, factor_of_dot);
-            multiply_p_v<T, 2, false>(kept, scores, v + key * DIM);
-            continue;
-        }
-        if (PLAIN) {
-            hide_keys(p, s, scores[0], lane_row, lane_key);
         } else {
-            find_scores(p, rule, s, scores[0], lane_row, lane_key);
-            kept[0].any[0] |= scores[0].seen[0], kept[0].any[1] |= scores[0].seen[1];
+            if (PLAIN) {
+                hide_keys(p, s, scores[0], lane_row, lane_key);
+            } else {
+                find_scores(p, rule, s, scores[0], lane_row, lane_key);
+                kept[0].any[0] |= scores[0].seen[0], kept[0].any[1] |= scores[0].seen[1];
+            }
+            softmax_step<true>(kept, scores, factor_of_dot);
+            if (!PLAIN && p.dropout_threshold != 0) drop_keys(scores[0]);
+            is_finite = is_tile_finite<T, TILE_K, DIM>(v + key * DIM);
         }
-        softmax_step<true>(kept, scores, factor_of_dot);
-        if (!PLAIN && p.dropout_threshold != 0) drop_keys(p, rule, scores[0], lane_row, lane_key);
-        if (is_tile_finite<T, TILE_K, DIM>(v + key * DIM)) multiply_p_v<T, 2, false>(kept, scores, v + key * DIM);
-        else multiply_p_v<T, 2, true>(kept, scores, v + key * DIM);
+        if (is_finite) multiply_p_v<T, 2>(kept, scores, v + key * DIM);
+        else multiply_p_v_seen<T, 2, 16>(kept, scores, v + key * DIM);
     }
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
     row_factors<1> factor;

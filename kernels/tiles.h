@@ -147,11 +147,13 @@ DEVICE bool is_tile_finite(const uint16_t *tile)
         uint32_t at[4];
     } pairs;
     uint32_t carried = 0; /* bit 15 of a number whose exponent is all ones */
-    UNROLL for (unsigned n = 0; n < ROWS * DIM; n += 32 * 8) {
-        const sixteen_bytes bytes = load_16<sixteen_bytes>(&tile[n + lane() * 8]);
-        __builtin_memcpy(&pairs, &bytes, 16);
-        UNROLL for (int r = 0; r < 4; ++r) carried |= (pairs.at[r] & ALL) + CARRY;
-    }
+    constexpr unsigned STEP = 32 * 8, AT_ONCE = ROWS * DIM < 4 * STEP ? ROWS * DIM : 4 * STEP;
+    ROLLED for (unsigned first = 0; first < ROWS * DIM; first += AT_ONCE)
+        UNROLL for (unsigned n = first; n < first + AT_ONCE; n += STEP) {
+            const sixteen_bytes bytes = load_16<sixteen_bytes>(&tile[n + lane() * 8]);
+            __builtin_memcpy(&pairs, &bytes, 16);
+            UNROLL for (int r = 0; r < 4; ++r) carried |= (pairs.at[r] & ALL) + CARRY;
+        }
     return ballot(FULL_WARP, (carried & 0x80008000) != 0) == 0;
 }
 
@@ -161,11 +163,11 @@ DEVICE uint32_t bits_of_seen(uint32_t seen)
     return ((seen & 0xffff) == UNSEEN ? 0 : 0xffff) | (seen >> 16 == UNSEEN ? 0 : 0xffff0000);
 }
 
-/* d0 += a b[0], d1 += a b[1] with zeros in place of what a row does not see: where `seen`, a fragment like a, is
- * UNSEEN. For b that are not finite: zero times a NaN would be one. A row at a time, so that its sums have the bits that
- * finite numbers would give. */
+/* d[i] += a b[i] with zeros in place of what a row does not see: where `seen`, a fragment like a, is UNSEEN. For b that
+ * are not finite: zero times a NaN would be one. A row at a time, so that its sums have the bits that finite numbers
+ * would give. */
 template <typename T>
-DEVICE void multiply_seen(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&seen)[4],
+DEVICE void multiply_seen(float (&d)[2][4], const uint32_t (&a)[4], const uint32_t (&seen)[4],
                           const uint32_t (&b)[2][2])
 {
     const unsigned g = lane() / 4, t = lane() % 4;
@@ -173,14 +175,32 @@ DEVICE void multiply_seen(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4]
         const unsigned owner = row % 8 * 4 + t;
         const uint32_t low = bits_of_seen(shfl_idx(FULL_WARP, row < 8 ? seen[0] : seen[1], owner));
         const uint32_t high = bits_of_seen(shfl_idx(FULL_WARP, row < 8 ? seen[2] : seen[3], owner));
-        const uint32_t b0[2] = {b[0][0] & low, b[0][1] & high}, b1[2] = {b[1][0] & low, b[1][1] & high};
-        float e0[4], e1[4];
-        UNROLL for (int n = 0; n < 4; ++n) e0[n] = d0[n], e1[n] = d1[n];
-        multiply<T>(e0, a, b0);
-        multiply<T>(e1, a, b1);
-        UNROLL for (int n = 0; n < 4; ++n)
-            if (row == g + static_cast<unsigned>(n) / 2 * 8) d0[n] = e0[n], d1[n] = e1[n];
+        UNROLL for (int i = 0; i < 2; ++i) {
+            const uint32_t b_seen[2] = {b[i][0] & low, b[i][1] & high};
+            float sums[4];
+            UNROLL for (int n = 0; n < 4; ++n) sums[n] = d[i][n];
+            multiply<T>(sums, a, b_seen);
+            UNROLL for (int n = 0; n < 4; ++n)
+                if (row == g + static_cast<unsigned>(n) / 2 * 8) d[i][n] = sums[n];
+        }
     }
+}
+
+/* Sums of features x .. x + 15 out of those of DIM and back, x known to no compiler: registers have no addresses. */
+template <int DIM>
+DEVICE void take_features(float (&out)[2][4], const float (&sums)[DIM / 8][4], int x)
+{
+    UNROLL for (int n = 0; n < DIM / 8; ++n)
+        UNROLL for (int e = 0; e < 4; ++e)
+            if (n / 2 == x / 16) out[n % 2][e] = sums[n][e];
+}
+
+template <int DIM>
+DEVICE void put_features(float (&sums)[DIM / 8][4], const float (&from)[2][4], int x)
+{
+    UNROLL for (int n = 0; n < DIM / 8; ++n)
+        UNROLL for (int e = 0; e < 4; ++e)
+            if (n / 2 == x / 16) sums[n][e] = from[n % 2][e];
 }
 
 /* ---- rows of a warp --------------------------------------------------------------------------------------------- */

@@ -38,16 +38,18 @@ by_gcc() {
     mkdir attest
     cp -r "$root"/{lib,reference,kernels} attest
     export PATH=${cuda_root:+$cuda_root/bin:}/usr/bin:/bin
-    local started=$SECONDS TIMEFORMAT="%0U + %0S" seconds processor
+    local started=$SECONDS TIMEFORMAT="%0U + %0S" seconds processor bytes
     { time (cd attest && bash -eu ../commands 2>&3); } 3>&2 2>processor ||
         { echo "README's commands failed"; return 1; }
     seconds=$((SECONDS - started))
     processor=$(($(cat processor)))
     check_program attest/out/example
-    echo "libattest.so.0: $(stat -c %s attest/out/libattest.so.0) bytes${cuda_root:+, with nvcc}; compiled in" \
-        "$seconds s on $(nproc) cores, $processor s of processor"
-    # On a busy machine the clock tells little, but less processor than that is less time on one idle core.
-    [ "$seconds" -lt 240 ] || [ "$processor" -lt 240 ] || { echo "a compile takes 240 s or more"; return 1; }
+    bytes=$(stat -c %s attest/out/libattest.so.0)
+    echo "libattest.so.0: $bytes bytes${cuda_root:+, with nvcc}; compiled in $seconds s on $(nproc) cores," \
+        "$processor s of processor"
+    # Two cores shall compile it in less than 240 s. The clock of a machine that does other work as well tells little, and
+    # so does its processor time: what is judged is the size, which time follows. At 208 s for 28.6 MB, 240 s are 33 MB.
+    [ "$bytes" -le 32000000 ] || { echo "that is more than 32000000 bytes"; return 1; }
 }
 
 # A server of its own, with the machine's PATH; it stops at the end.
