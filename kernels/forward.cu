@@ -80,14 +80,18 @@ template <bool PLAIN>
 DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
                          int32_t key, int32_t last, uint32_t *votes)
 {
-    if (PLAIN || (rule.mask == nullptr && rule.block_mask == nullptr)) return key;
-    for (; key < last; key += TILE_K) {
-        const int keys = last - key < TILE_K ? last - key : TILE_K;
-        const bool hidden = is_hidden<THREADS>(p, rule, s, row, rows, key, keys, votes);
-        sync_threads(); /* the votes are free */
-        if (!hidden) return key;
+    if constexpr (!PLAIN) {
+        if (rule.mask == nullptr && rule.block_mask == nullptr) return key;
+        for (; key < last; key += TILE_K) {
+            const int keys = last - key < TILE_K ? last - key : TILE_K;
+            const bool hidden = is_hidden<THREADS>(p, rule, s, row, rows, key, keys, votes);
+            sync_threads(); /* the votes are free */
+            if (!hidden) return key;
+        }
+        return last;
+    } else {
+        return key;
     }
-    return last;
 }
 
 template <typename T, int DIM, bool PLAIN>
