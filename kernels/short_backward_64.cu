@@ -15,7 +15,7 @@
  *
  * No phase of a CTA hides another's latency: several CTAs share an SM. Where p and ds have one place, dv is done before
  * ds is stored there. Results lie, on their way to memory, in a tile that nobody reads any more. p and ds have two
- * parts of 16 bits, as in short_backward.cu. A launch of nothing but whole problems has a kernel of its own, which
+ * parts of 16 bits, as in short_backward.cu. A launch of nothing but whole problems has an instance of its own, which
  * finds its cards sooner. kernels/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_hopper.h"
 
@@ -260,35 +260,29 @@ DEVICE void find_whole_card(const backward_params &p, unsigned problem, card &c)
     }
 }
 
-/* Where nothing but whole problems is asked for: until their cards are there, all that a CTA does is to wait. */
-template <typename T, typename shape>
-KERNEL(THREADS, shape::CTAS) void whole_problems_kernel(const GRID_CONSTANT backward_params p)
-{
-    constexpr unsigned PROBLEMS = shape::PROBLEMS, WARPS = shape::KEYS / 16; /* of a problem */
-    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
-    card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
-    const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS;
-    if (warp() % WARPS == 0) find_whole_card<shape>(p, block_x() * PROBLEMS + place, cards[place]);
-    sync_threads(); /* cards of whole problems are there */
-    take_problems<T, shape, true>(p, q, cards[place]);
-}
-
-template <typename T, typename shape>
+/* WHOLE: nothing but whole problems is asked for, so that their cards are there sooner; until then all that a CTA does
+ * is to wait. */
+template <typename T, typename shape, bool WHOLE>
 KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT backward_params p)
 {
     constexpr unsigned PROBLEMS = shape::PROBLEMS, WARPS = shape::KEYS / 16; /* of a problem */
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
     card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
-    const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS;
-    if (warp() % WARPS == 0)
-        find_card<typename shape::operand>(p, block_x() * PROBLEMS + place, cards[place]);
+    const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS, problem = block_x() * PROBLEMS + place;
+    if (warp() % WARPS == 0) {
+        if constexpr (WHOLE) find_whole_card<shape>(p, problem, cards[place]);
+        else find_card<typename shape::operand>(p, problem, cards[place]);
+    }
     sync_threads(); /* the cards are there */
-    const card &first = cards[0], &last = cards[PROBLEMS - 1];
-    if (!first.is_ours && !last.is_ours) return;
-    if (first.is_whole && last.is_whole) take_problems<T, shape, true>(p, q, cards[place]);
-    else take_problems<T, shape, false>(p, q, cards[place]);
+    if constexpr (WHOLE) {
+        take_problems<T, shape, true>(p, q, cards[place]);
+    } else {
+        const card &first = cards[0], &last = cards[PROBLEMS - 1];
+        if (!first.is_ours && !last.is_ours) return;
+        if (first.is_whole && last.is_whole) take_problems<T, shape, true>(p, q, cards[place]);
+        else take_problems<T, shape, false>(p, q, cards[place]);
+    }
 }
 
 /* Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's then: sequences
@@ -313,8 +307,8 @@ int launch(const backward_params &p, void *stream)
                                {THREADS, 1, 1}, {1, 1, 1},
                                shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
                                shape::CTAS};
-    if (are_whole<shape>(p)) return LAUNCH((whole_problems_kernel<T, shape>), grid, stream, p);
-    return LAUNCH((short_backward_64_kernel<T, shape>), grid, stream, p);
+    if (are_whole<shape>(p)) return LAUNCH((short_backward_64_kernel<T, shape, true>), grid, stream, p);
+    return LAUNCH((short_backward_64_kernel<T, shape, false>), grid, stream, p);
 }
 
 template <typename T, int DIM>
