@@ -119,7 +119,7 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
         score_block<TILE_K> scores[1];
         multiply_q_k<T, DIM>(scores, q, warp_row, k + key * DIM);
         const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
-        bool is_finite = true; /* what of v not every row sees */
+        bool is_finite = true; /* v, asked where not every row sees all of it */
         if (PLAIN && contains(keys.all, key, TILE_K)) {
             softmax_step<false>(kept, scores, factor_of_dot);
         } else {

@@ -148,6 +148,7 @@ DEVICE bool is_tile_finite(const uint16_t *tile)
     } pairs;
     uint32_t carried = 0; /* bit 15 of a number whose exponent is all ones */
     constexpr unsigned STEP = 32 * 8, AT_ONCE = ROWS * DIM < 4 * STEP ? ROWS * DIM : 4 * STEP;
+    static_assert(AT_ONCE % STEP == 0 && ROWS * DIM % AT_ONCE == 0, "nothing past the tile is read");
     ROLLED for (unsigned first = 0; first < ROWS * DIM; first += AT_ONCE)
         UNROLL for (unsigned n = first; n < first + AT_ONCE; n += STEP) {
             const sixteen_bytes bytes = load_16<sixteen_bytes>(&tile[n + lane() * 8]);
@@ -186,7 +187,7 @@ DEVICE void multiply_seen(float (&d)[2][4], const uint32_t (&a)[4], const uint32
     }
 }
 
-/* Sums of features x .. x + 15 out of those of DIM and back, x known to no compiler: registers have no addresses. */
+/* Sums of features x .. x + 15 out of those of DIM, and back: by selects, as registers have no addresses. */
 template <int DIM>
 DEVICE void take_features(float (&out)[2][4], const float (&sums)[DIM / 8][4], int x)
 {
