@@ -208,7 +208,7 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
 
 /* Of an SM. */
 template <int BLOCKS>
-constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5; /* at the least: 12 and 8 fit */
+constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5; /* at the least: 12 and 8 fit of one and two blocks */
 
 /* The lane's features of row 0, whose format has 16 bits; none is missing, all are aligned. */
 template <int DIM>
@@ -259,9 +259,11 @@ KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void cls_forward_whole_kernel(const forward_
     sum_shares<LANES<DIM>, 32>(o);
 
     const float factor = div_rn(1, sum);
+    constexpr int SHARE = 8 / ROWS<DIM>;
     char *const to = whole_rows<DIM>(p.o, b, head).data + 2 * first_share<LANES<DIM>, 32, 8>();
-    if (ROWS<DIM> == 8) *reinterpret_cast<uint16_t *>(to) = static_cast<uint16_t>(pack<T>(o[0] * factor, 0));
-    else *reinterpret_cast<uint32_t *>(to) = pack<T>(o[0] * factor, o[1] * factor);
+    if (SHARE == 1) *reinterpret_cast<uint16_t *>(to) = static_cast<uint16_t>(pack<T>(o[0] * factor, 0));
+    UNROLL for (int n = 0; n + 1 < SHARE; n += 2)
+        reinterpret_cast<uint32_t *>(to)[n / 2] = pack<T>(o[n] * factor, o[n + 1] * factor);
     if (p.lse.data != nullptr && lane() == 0)
         static_cast<float *>(p.lse.data)[b * p.lse.batch + head * p.lse.head] =
             one_nan_f32((max + log2_f32(sum)) * LN_2);
@@ -288,10 +290,12 @@ int launch_whole(const forward_params &p, void *stream)
 template <typename T, int DIM>
 int launch(const forward_params &p, void *stream)
 {
-    if constexpr (DIM <= 64)
+    if constexpr (DIM <= 128)
         if (is_whole<DIM>(p, 32)) return launch_whole<T, DIM, 32 / BLOCK<DIM>>(p, stream);
-    if constexpr (DIM <= 32)
+    if constexpr (DIM <= 64)
         if (is_whole<DIM>(p, 64)) return launch_whole<T, DIM, 64 / BLOCK<DIM>>(p, stream);
+    if constexpr (DIM <= 32)
+        if (is_whole<DIM>(p, 128)) return launch_whole<T, DIM, 128 / BLOCK<DIM>>(p, stream);
     const bool plain = is_plain(p);
     const unsigned min_blocks = plain ? CTAS<true> : CTAS<false>;
     const launch_shape shape = shape_of(p, p.batch * p.num_heads_q, ALONE<DIM>, 0, min_blocks);

@@ -259,7 +259,7 @@ DEVICE void write_o_16(const row_tensor &o, const accumulators<DIM> (&kept)[BLOC
         UNROLL for (unsigned r = 0; r < 16 * BLOCKS; r += STEP, row.data += step)
             if (static_cast<int>(first + r) < rows)
                 store_global_16(row.data + 2 * x, load_16<sixteen_bytes>(&tile[tile_offset<DIM>(first + r, x)]));
-    } else {
+    } else if (static_cast<int>(x) < row.length) {
         ROLLED for (unsigned r = first; r < 16 * BLOCKS; r += STEP, row.data += step)
             if (static_cast<int>(r) < rows) store_eight(row, x, &tile[tile_offset<DIM>(r, x)]);
     }

@@ -1,5 +1,5 @@
-/* hopper.h - what kernels of whole short sequences on Hopper's tensor cores (wgmma) share: operands in shared memory,
- * products, how results are written.
+/* hopper.h - what kernels of whole short sequences on Hopper's tensor cores (wgmma) share: how CTAs divide problems,
+ * operands in shared memory, products, how results are written.
  *
  * An operand is a tile of rows of features, in panels of 64 of them, or the 32 that there are: a row of a panel is as
  * long as wgmma's swizzle, and lies as tiles.h has it. A warpgroup multiplies 64 rows of one at once, 16 for each warp;
@@ -22,6 +22,50 @@ struct short_shape {
     /* They lie in panels of 64 features, or the 32 that there are: a panel's row is as long as wgmma's swizzle. */
     static constexpr int PANEL = DIM < 64 ? DIM : 64;
 };
+
+/* ---- CTAs that stay ---------------------------------------------------------------------------------------------- */
+
+/* How CTAs share items 0 .. items - 1. As many as the GPU has places for stay and take `rounds` each, if there are few all
+ * of them. SMs do not keep pace with each other: of many equal shares the first end after 0.8 of the last one's time. So
+ * the last eighth is left to other CTAs, each of which takes PIECE neighbouring items in the first place that becomes
+ * free. */
+struct work {
+    uint32_t items, staying, rounds;
+};
+constexpr unsigned FEW_ROUNDS = 64, PIECE = 4;
+
+/* On the host. places: CTAs that the GPU has room for; 0 is taken for 1. `items` of them: a CTA for each. */
+static inline work divide_work(int64_t items, int64_t places)
+{
+    const int64_t staying = places < 1 ? 1 : places < items ? places : items;
+    int64_t rounds = (items + staying - 1) / staying;
+    if (rounds >= FEW_ROUNDS) rounds = items * 7 / (8 * staying);
+    return {static_cast<uint32_t>(items), static_cast<uint32_t>(staying), static_cast<uint32_t>(rounds)};
+}
+
+static inline unsigned ctas_of(const work &w)
+{
+    const uint32_t taken = w.staying * w.rounds;
+    return w.staying + (taken < w.items ? (w.items - taken + PIECE - 1) / PIECE : 0);
+}
+
+/* Items first, first + step, ... below end. */
+struct share {
+    unsigned first, step, end;
+};
+
+DEVICE share share_of(const work &w, unsigned cta)
+{
+    const bool stays = cta < w.staying;
+    const unsigned step = stays ? w.staying : 1;
+    const unsigned first = stays ? cta : w.staying * w.rounds + (cta - w.staying) * PIECE;
+    const unsigned end = first + (stays ? w.rounds : PIECE) * step;
+    return {first, step, end < w.items ? end : w.items};
+}
+
+DEVICE share own_share(const work &w) { return share_of(w, block_x()); }
+
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 /* Numbers before feature x of a row. */
 template <typename shape>
@@ -194,7 +238,7 @@ DEVICE void write_rows(const row_tensor &t, uint16_t *tile, unsigned first_row, 
         UNROLL for (unsigned r = 0; r < 16; r += STRIDE, row.data += step)
             if (static_cast<int>(first + r) < rows)
                 store_global_16(row.data, load_16<sixteen_bytes>(&tile[from ^ offset<shape>(r, 0)]));
-    } else {
+    } else if (static_cast<int>(x) < row.length) {
         ROLLED for (unsigned r = 0; r < 16; r += STRIDE, row.data += step)
             if (static_cast<int>(first + r) < rows) store_eight(row, x, &tile[from ^ offset<shape>(r, 0)]);
     }

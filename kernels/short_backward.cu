@@ -241,7 +241,7 @@ DEVICE void store_sums(const result_rows &to, const float (&sum)[FEATURES / 8][4
         UNROLL for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
             if (static_cast<int>(r) < left)
                 store_global_16(row.data, load_16<sixteen_bytes>(&to.tile[tile_offset<FEATURES>(begin + r, chunk)]));
-    } else {
+    } else if (x + static_cast<int>(chunk) < row.length) {
         ROLLED for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
             if (static_cast<int>(r) < left)
                 store_eight(row, x + chunk, &to.tile[tile_offset<FEATURES>(begin + r, chunk)]);

@@ -7,8 +7,7 @@
  * head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta is
  * another kernel's.
  *
- * Grid    x: as many CTAs as all SMs have room for; each takes problems block_x, block_x + grid_x, ...: a sequence and
- *         head
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; ds, then p, of all rows and keys in two parts of 16 bits: 64 KB, of
  *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are
@@ -52,7 +51,7 @@ struct shared_memory {
     uint16_t tiles[layout<DIM>::TILES][layout<DIM>::TILE];
     uint16_t w[4 * layout<DIM>::PART];
     card cards[CARDS];
-    unsigned next; /* problem that is to be asked about */
+    share left; /* problems that are to be asked about */
 };
 static_assert(sizeof(shared_memory<32>) <= 113 * 1024 && sizeof(shared_memory<64>) <= 113 * 1024 &&
                   sizeof(shared_memory<128>) <= 227 * 1024,
@@ -71,21 +70,21 @@ DEVICE uint16_t *tile_of(shared_memory<DIM> &m, unsigned use, unsigned turn)
     return m.tiles[use == OF_DOUT && layout<DIM>::SHARES_V ? 1 : use - 1];
 }
 
-/* The cards of this launch's first problems among `next`, next + grid_x, ...; what comes after them is the next. By one
- * warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it takes. */
+/* The cards of this launch's first problems among those left to the CTA, to which only those after them are left then.
+ * By one warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it takes. */
 template <int DIM>
-DEVICE void find_cards(const backward_params &p, unsigned &next_problem, card *cards)
+DEVICE void find_cards(const backward_params &p, share &left, card *cards)
 {
-    const unsigned problems = static_cast<unsigned>(p.forward.batch * p.forward.num_heads_q), step = grid_x();
+    const share all = left;
     const unsigned own = lane() / TENSORS; /* which of those found */
-    unsigned next = next_problem, found = 0, problem = 0;
-    ROLLED for (unsigned first = next; found < AT_ONCE && first < problems; first += 32 * step) {
-        const unsigned asked = first + lane() * step;
-        const bool is_one = asked < problems &&
+    unsigned next = all.first, found = 0, problem = 0;
+    ROLLED for (unsigned first = next; found < AT_ONCE && first < all.end; first += 32 * all.step) {
+        const unsigned asked = first + lane() * all.step;
+        const bool is_one = asked < all.end &&
                             is_ours(p.forward, find_sequence(p.forward, quotient(asked, p.forward.by_heads_q)));
         uint32_t ours = ballot(FULL_WARP, is_one); /* bit n: problem first + n step is */
         next = first;
-        ROLLED for (; found < AT_ONCE && ours != 0; ours >>= 1, next += step) {
+        ROLLED for (; found < AT_ONCE && ours != 0; ours >>= 1, next += all.step) {
             if ((ours & 1) == 0) continue;
             if (found == own) problem = next;
             ++found;
@@ -93,8 +92,8 @@ DEVICE void find_cards(const backward_params &p, unsigned &next_problem, card *c
     }
     if (own < found) find_card<operand<DIM>>(p, problem, cards[own], lane() % TENSORS);
     else if (own < AT_ONCE && lane() % TENSORS == 0) cards[own].is_ours = false;
-    sync_warp(FULL_WARP); /* `next_problem` has been read */
-    if (lane() == 0) next_problem = next;
+    sync_warp(FULL_WARP); /* `left` has been read */
+    if (lane() == 0) left.first = next;
 }
 
 /* p and ds lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
@@ -360,7 +359,7 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
         ask_lse(lse, f.lse, next);
     }
     if (n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
-        find_cards<DIM>(p, m.next, &m.cards[n == 0 ? AT_ONCE : 0]);
+        find_cards<DIM>(p, m.left, &m.cards[n == 0 ? AT_ONCE : 0]);
     wait_for<0>(dv);
     round_sums<T, DIM>(pairs, dv, 1, 1);
     if (HAS_ROOM) {
@@ -384,14 +383,15 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
 }
 
 template <typename T, int DIM>
-KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_CONSTANT backward_params p)
+KERNEL(THREADS, layout<DIM>::CTAS)
+void short_backward_hopper_kernel(const GRID_CONSTANT backward_params p, const work by_ctas)
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory<DIM> &m = *reinterpret_cast<shared_memory<DIM> *>(shared);
     if (warp() == 0) {
-        if (lane() == 0) m.next = block_x();
+        if (lane() == 0) m.left = own_share(by_ctas);
         sync_warp(FULL_WARP);
-        find_cards<DIM>(p, m.next, m.cards);
+        find_cards<DIM>(p, m.left, m.cards);
     }
     sync_threads(); /* the first cards are there */
     if (!m.cards[0].is_ours) return;
@@ -413,11 +413,11 @@ KERNEL(THREADS, layout<DIM>::CTAS) void short_backward_hopper_kernel(const GRID_
 template <typename T, int DIM>
 int launch(const backward_params &p, void *stream)
 {
-    const unsigned problems = static_cast<unsigned>(p.forward.batch * p.forward.num_heads_q);
-    const unsigned most = launch_num_sms(stream) * layout<DIM>::CTAS;
-    const launch_shape grid = {{problems < most ? problems : most, 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+    const work by_ctas =
+        divide_work(p.forward.batch * p.forward.num_heads_q, launch_num_sms(stream) * layout<DIM>::CTAS);
+    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
                                sizeof(shared_memory<DIM>), THREADS, layout<DIM>::CTAS};
-    return LAUNCH((short_backward_hopper_kernel<T, DIM>), grid, stream, p);
+    return LAUNCH((short_backward_hopper_kernel<T, DIM>), grid, stream, p, by_ctas);
 }
 
 template <typename T>

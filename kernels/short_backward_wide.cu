@@ -55,11 +55,7 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int x, int lengt
     }
     row_pointer row = {rows + 2 * x, t.dtype, t.by_four, length - x};
     UNROLL for (int n = 0; n < shape::DIM; n += shape::PANEL, to += KEYS * shape::PANEL) {
-        if (row.length > 0)
-            load_rows<KEYS, shape::PANEL, THREADS>(to, row, t.seqlen * 2, t.by_eight != 0, count, thread_x());
-        else
-            UNROLL for (unsigned m = 0; m < KEYS * shape::PANEL; m += THREADS * 8)
-                store_16(&to[m + thread_x() * 8], sixteen_bytes{});
+        load_rows<KEYS, shape::PANEL, THREADS>(to, row, t.seqlen * 2, t.by_eight != 0, count, thread_x());
         row.data += 2 * shape::PANEL, row.length -= shape::PANEL;
     }
 }
@@ -114,12 +110,11 @@ DEVICE void write_slice(const backward_params &p, const card &c, int x, uint16_t
     const int warp_row = static_cast<int>(warp_first()), rows = (OF == DQ ? c.seqlen_q : c.seqlen_k) - warp_row;
     const int there = OF == DQ ? c.used_k : c.used_q;
     const int used = (there == 0 ? 0 : OF == DQ ? c.used_q : c.used_k) - warp_row;
-    const bool has_features = static_cast<int>(lane() % CHUNKS<shape::DIM> * 8) < length;
     const int64_t row = warp_row + static_cast<int>(lane() / CHUNKS<shape::DIM>);
     sync_warp(FULL_WARP); /* what was staged there is read */
     stage_rows<shape>(tile, warp_first(), pairs);
     write_rows<shape>(t, tile, static_cast<unsigned>(warp_row),
-                      {c.rows[OF] + row * t.seqlen * 2 + 2 * x, t.dtype, t.by_four, length}, has_features ? rows : 0,
+                      {c.rows[OF] + row * t.seqlen * 2 + 2 * x, t.dtype, t.by_four, length}, rows,
                       used < rows ? used : 16, c.is_whole);
 }
 

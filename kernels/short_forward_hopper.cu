@@ -6,8 +6,8 @@
  * 33 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
  * every key in use.
  *
- * Grid    x: problems, one for each sequence and query head, or pairs of them; of at most 64 rows and 32 features, as
- *         many CTAs as all SMs have room for, each of which takes problems or pairs block_x, block_x + grid_x, ...
+ * Grid    x: problems, one for each sequence and query head, or pairs of them; of 32 features CTAs stay, and take one
+ *         after the other (own_share)
  * Block   a warpgroup: two problems of at most 32 rows and keys; or one, its rows 0 .. 63, then, if there are any, the
  *         others
  * Shared  q, k and v, as wgmma reads them, twice for CTAs that stay; o in the place of q; cards: where the problems'
@@ -32,7 +32,7 @@ constexpr int MIN_BLOCKS = shape::DIM > 64 ? (shape::KEYS > 64 ? 2 : 3)
 
 /* Places for q, k and v: in the second, the next problems' are loaded. */
 template <typename shape>
-constexpr unsigned STAGES = shape::DIM <= 32 && shape::KEYS <= 64 ? 2 : 1;
+constexpr unsigned STAGES = shape::DIM <= 32 ? 2 : 1;
 
 /* Of what a lane has of a product of all rows and both problems: its own problem's part. */
 template <typename shape, int COUNT>
@@ -123,21 +123,22 @@ DEVICE void find_cards(card *cards, const forward_params &p, unsigned first, uns
 }
 
 template <typename T, typename shape>
-KERNEL(THREADS, MIN_BLOCKS<shape>) void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p)
+KERNEL(THREADS, MIN_BLOCKS<shape>)
+void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
 {
     constexpr unsigned PROBLEMS = shape::PROBLEMS, CARDS = STAGES<shape> * PROBLEMS; /* of a round */
     constexpr unsigned TILES = 3 * shape::TILE * shape::DIM;
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     uint16_t *const tiles = reinterpret_cast<uint16_t *>(shared);
     card *const cards = reinterpret_cast<card *>(tiles + STAGES<shape> * TILES); /* of this round and the next */
-    const unsigned step = grid_x() * PROBLEMS;
-    const unsigned problems = static_cast<unsigned>(p.batch) * p.by_heads_q.by;
-    unsigned first = block_x() * PROBLEMS;
+    const share own = own_share(by_ctas);
+    const unsigned step = own.step * PROBLEMS, end = own.end * PROBLEMS;
+    unsigned first = own.first * PROBLEMS;
     if (warp() == 0) find_cards<shape>(cards, p, first, step);
     sync_threads(); /* the first cards are there */
     load_tiles<shape>(tiles, p, cards);
     unsigned turn = 0; /* which of two rounds' cards are this one's */
-    ROLLED for (;; turn ^= 1)
+    ROLLED for (; first < end; turn ^= 1)
         UNROLL for (unsigned stage = 0; stage < STAGES<shape>; ++stage) {
             const card *const now = &cards[turn * CARDS + stage * PROBLEMS];
             card *const next_round = &cards[(turn ^ 1) * CARDS];
@@ -145,7 +146,7 @@ KERNEL(THREADS, MIN_BLOCKS<shape>) void short_forward_hopper_kernel(const GRID_C
             fence_proxy_async_shared();
             sync_threads(); /* q, k and v are complete, and wgmma may read them; the next cards, too; all else is free */
             first += step;
-            const bool goes_on = STAGES<shape> > 1 && first < problems;
+            const bool goes_on = STAGES<shape> > 1 && first < end;
             if (goes_on) {
                 load_tiles<shape>(tiles + (1 - stage) * TILES, p, stage == 0 ? now + PROBLEMS : next_round);
                 if (stage == 0 && warp() == 0) find_cards<shape>(next_round, p, first + step, step);
@@ -163,13 +164,13 @@ int launch(const forward_params &p, void *stream)
 {
     using shape = short_shape<DIM, KEYS>;
     const int64_t problems = p.batch * p.num_heads_q;
-    const unsigned items = static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS);
-    const unsigned most = STAGES<shape> == 1 ? items : launch_num_sms(stream) * MIN_BLOCKS<shape>;
-    const launch_shape grid = {{items < most ? items : most, 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+    const int64_t items = (problems + shape::PROBLEMS - 1) / shape::PROBLEMS;
+    const work by_ctas = divide_work(items, STAGES<shape> == 1 ? items : launch_num_sms(stream) * MIN_BLOCKS<shape>);
+    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
                                STAGES<shape> * 3 * shape::TILE * DIM * sizeof(uint16_t) +
                                    2 * STAGES<shape> * shape::PROBLEMS * sizeof(card),
                                THREADS, MIN_BLOCKS<shape>};
-    return LAUNCH((short_forward_hopper_kernel<T, shape>), grid, stream, p);
+    return LAUNCH((short_forward_hopper_kernel<T, shape>), grid, stream, p, by_ctas);
 }
 
 template <typename T, int DIM>

@@ -5,7 +5,7 @@
  * Takes what short_forward_hopper.cu does of 65 .. 128 rows or keys, of heads of 129 .. 256 features: the numbers are
  * computed as there.
  *
- * Grid    x: as many as the GPU has SMs; each takes problems block_x, block_x + grid_x, ...: a sequence and query head
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and query head, after the other (own_share)
  * Block   three warpgroups: rows 0 .. 63 of a problem, rows 64 .. 127, and one that loads: two warps q and k, two v
  * Shared  q, k and v, as wgmma reads them; o on its way out; cards: where problems' rows are
  * Phases  of rows: wait for q and k; s = q k^T; give q and k back; softmax; wait for v; o = p v; give v back; write o
@@ -65,29 +65,29 @@ DEVICE void arrive(mbarrier &b)
     if (lane() == 0) mbarrier_arrive(&b);
 }
 
-/* The card of this launch's first problem among `next`, next + grid_x, ..., and what comes after it to `next`. By one
+/* The card of this launch's first problem among the CTA's from `next` on, and what comes after it to `next`. By one
  * warp, which asks 32 problems at once whose they are. */
-DEVICE void find_next_card(const forward_params &p, unsigned &next, card &c)
+DEVICE void find_next_card(const forward_params &p, const work &by_ctas, unsigned &next, card &c)
 {
-    const unsigned problems = static_cast<unsigned>(p.batch * p.num_heads_q), step = grid_x();
+    const share own = own_share(by_ctas);
     uint32_t ours = 0; /* bit n: problem next + n step is */
-    ROLLED for (; next < problems; next += 32 * step) {
-        const unsigned problem = next + lane() * step;
+    ROLLED for (; next < own.end; next += 32 * own.step) {
+        const unsigned problem = next + lane() * own.step;
         ours = ballot(FULL_WARP,
-                      problem < problems && is_ours(p, find_sequence(p, quotient(problem, p.by_heads_q))));
+                      problem < own.end && is_ours(p, find_sequence(p, quotient(problem, p.by_heads_q))));
         if (ours != 0) break;
     }
     if (ours == 0) {
         if (lane() == 0) c.is_ours = false;
         return;
     }
-    ROLLED for (; (ours & 1) == 0; ours >>= 1) next += step;
+    ROLLED for (; (ours & 1) == 0; ours >>= 1) next += own.step;
     find_card<operand>(p, next, c);
-    next += step;
+    next += own.step;
 }
 
 /* q and k of problem after problem. Its first warp finds their cards. */
-DEVICE void load_q_k(const forward_params &p, shared_memory &m, unsigned next)
+DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory &m, unsigned next)
 {
     ROLLED for (unsigned n = 0;; ++n) {
         mbarrier_wait(&m.q_free, (n + 1) % 2);
@@ -95,7 +95,7 @@ DEVICE void load_q_k(const forward_params &p, shared_memory &m, unsigned next)
         if (!c.is_ours) return;
         load(m.q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x() - FIRST_OF_Q);
         load(m.k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x() - FIRST_OF_Q);
-        if (warp() == FINDER) find_next_card(p, next, m.cards[(n + 1) % CARDS]);
+        if (warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[(n + 1) % CARDS]);
         cp_async_wait_all();
         fence_proxy_async_shared();
         arrive(m.q_full); /* with the next card */
@@ -145,8 +145,7 @@ DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, 
         uint32_t staged[STAGED / 4];
         UNROLL for (int n = 0; n < STAGED / 4; ++n) staged[n] = pairs[x / 4 + n];
         stage_rows<staged_o>(m.o, warp_row, staged);
-        const bool has_features = static_cast<int>(lane() % CHUNKS<STAGED> * 8) < out.o.length;
-        write_rows<staged_o>(p.o, m.o, warp_row, out.o, has_features ? rows : 0, seen, false);
+        write_rows<staged_o>(p.o, m.o, warp_row, out.o, rows, seen, false);
         out.o.data += 2 * STAGED, out.o.length -= STAGED;
         sync_warp(FULL_WARP); /* o has been read: its place is free */
     }
@@ -173,12 +172,12 @@ DEVICE void take_problems(const forward_params &p, shared_memory &m)
 }
 
 template <typename T>
-KERNEL(THREADS, 1) void short_forward_wide_kernel(const GRID_CONSTANT forward_params p)
+KERNEL(THREADS, 1) void short_forward_wide_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
-    unsigned next = block_x();
-    if (warp() == FINDER) find_next_card(p, next, m.cards[0]);
+    unsigned next = own_share(by_ctas).first;
+    if (warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[0]);
     if (thread_x() == 0) {
         mbarrier_init(&m.q_full, LOADERS / 32), mbarrier_init(&m.q_free, FIRST_OF_Q / 32);
         mbarrier_init(&m.v_full, LOADERS / 32), mbarrier_init(&m.v_free, FIRST_OF_Q / 32);
@@ -193,7 +192,7 @@ KERNEL(THREADS, 1) void short_forward_wide_kernel(const GRID_CONSTANT forward_pa
         take_problems<T>(p, m);
     } else {
         setmaxnreg_dec<REGISTERS_OF_LOADS>();
-        if (thread_x() < FIRST_OF_V) load_q_k(p, m, next);
+        if (thread_x() < FIRST_OF_V) load_q_k(p, by_ctas, m, next);
         else load_v(p, m);
     }
 }
@@ -201,10 +200,9 @@ KERNEL(THREADS, 1) void short_forward_wide_kernel(const GRID_CONSTANT forward_pa
 template <typename T>
 int launch(const forward_params &p, void *stream)
 {
-    const unsigned problems = static_cast<unsigned>(p.batch * p.num_heads_q), sms = launch_num_sms(stream);
-    const launch_shape grid = {{problems < sms ? problems : sms, 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
-                               sizeof(shared_memory), THREADS, 1};
-    return LAUNCH(short_forward_wide_kernel<T>, grid, stream, p);
+    const work by_ctas = divide_work(p.batch * p.num_heads_q, launch_num_sms(stream));
+    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, sizeof(shared_memory), THREADS, 1};
+    return LAUNCH(short_forward_wide_kernel<T>, grid, stream, p, by_ctas);
 }
 
 } // namespace

@@ -46,11 +46,12 @@ DEVICE void load_rows(uint16_t *tile, row_pointer row, int64_t step, bool by_eig
     constexpr unsigned CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
     const unsigned x = thread % CHUNKS * 8, begin = thread / CHUNKS;
     const int left = count - static_cast<int>(begin);
+    const bool has_some = static_cast<int>(x) < row.length, has_all = static_cast<int>(x) + 8 <= row.length;
     row.data += begin * step;
-    if (by_eight && static_cast<int>(x) + 8 <= row.length) {
+    if (by_eight && has_some == has_all) {
         row.data += 2 * x;
         UNROLL for (unsigned r = 0; r < ROWS; r += STEP, row.data += STEP * step)
-            cp_async_16(&tile[tile_offset<DIM>(begin + r, x)], row.data, static_cast<int>(r) < left);
+            cp_async_16(&tile[tile_offset<DIM>(begin + r, x)], row.data, has_all && static_cast<int>(r) < left);
     } else {
         ROLLED for (unsigned r = 0; r < ROWS; r += STEP, row.data += STEP * step)
             store_16(&tile[tile_offset<DIM>(begin + r, x)],

@@ -8,15 +8,16 @@
 
 #include "proptests/kernels_reject.h"
 
-#define MUTANT(name, kernel, bug) extern kernel_launcher name##_sim;
+#define MUTANT(name, kernel, bug, likely) extern kernel_launcher name##_sim;
 #include "proptests/kernel_mutants/kernel_mutants_list.h"
 #undef MUTANT
 
 static const struct kernel_mutant {
     const char *name, *kernel, *bug;
+    const char *likely; /* as kernels_reject() has it */
     kernel_launcher *launcher;
 } mutants[] = {
-#define MUTANT(name, kernel, bug) {#name, #kernel, bug, name##_sim},
+#define MUTANT(name, kernel, bug, likely) {#name, #kernel, bug, likely, name##_sim},
 #include "proptests/kernel_mutants/kernel_mutants_list.h"
 #undef MUTANT
 };
@@ -32,7 +33,8 @@ static bool is_rejected(const struct kernel_mutant *m, int64_t cases)
     struct kernel_launchers launchers = {{NULL}, {NULL}, NULL, NULL};
     cr_assert(kernels_replace(&launchers, m->kernel, m->launcher), "there is no kernel %s", m->kernel);
     for (int64_t first = 0; first < cases; first += CASES) {
-        if (!kernels_reject(m->name, &launchers, FEATURE(FP16), first, CASES, &by)) continue; /* apply.pl */
+        if (!kernels_reject(m->name, &launchers, FEATURE(FP16), first, CASES, m->likely, &by)) /* apply.pl */
+            continue;
         printf("%-28s %-14s %s\n    %s, case %" PRId64 ": %.160s\n", m->name, m->kernel, m->bug, by.property, by.number,
                by.message);
         fflush(stdout);

@@ -69,8 +69,10 @@ bool kernels_property(const struct property *property, int64_t work, struct prop
 int kernels_corners(const struct implementation *self, int32_t dtype, struct prop_context *context);
 int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context);
 
-/* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. */
-int kernels_long(const struct implementation *self, bool backward, int32_t dtype, struct prop_context *context);
+/* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. `only`: the name of the one
+ * that is asked, NULL: all. */
+int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
+                 struct prop_context *context);
 
 struct kernel_run {
     struct kernel_implementation *self;

@@ -36,8 +36,9 @@
 /* Of few rows in use, all keys are. */
 #define ALL_KEYS (FAR_SCORES << 1)
 
-/* Of ragged ones, the first is the shortest. */
-#define RISING (ALL_KEYS << 1)
+/* Of ragged ones, the shortest comes first; or the others come in that order, too. */
+#define LAST_FIRST (ALL_KEYS << 1)
+#define RISING (LAST_FIRST << 1)
 
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
  * wrong kernel is found. */
@@ -78,6 +79,9 @@ static const struct long_case {
     {"one query, 32 keys, width 32, odd rows of o", 2, 1, 32, 32, 32, -1, -1, ODD_RESULTS},
     {"one query, 64 keys, width 32, odd rows of o", 2, 1, 64, 32, 32, -1, -1, ODD_RESULTS | NO_GROUP},
     {"one query, 32 keys, width 64, odd rows of o", 2, 1, 32, 64, 64, -1, -1, ODD_RESULTS},
+    {"one query, 128 keys, width 32, odd rows of o", 2, 1, 128, 32, 32, -1, -1, ODD_RESULTS | NO_GROUP},
+    {"one query, 64 keys, width 64, odd rows of o", 2, 1, 64, 64, 64, -1, -1, ODD_RESULTS},
+    {"one query, 32 keys, width 128, odd rows of o", 2, 1, 32, 128, 128, -1, -1, ODD_RESULTS | NO_GROUP},
     {"one query, 32 keys, 25 in use", 1, 1, 32, 64, 64, -1, -1, FEW_KEYS},
     {"one query, width 32", 1, 1, 500, 24, 32, 400, -1, FEATURE(SOFTCAP)},
     {"one query, width 128", 1, 1, 200, 128, 100, -1, -1, FEATURE(DROPOUT)},
@@ -121,6 +125,7 @@ static const struct long_case {
     {"128 rows, no group, 121 keys in use", 1, 128, 128, 64, 64, -1, -1, NO_GROUP | FEW_KEYS},
     {"128 rows, no group, 40 features", 1, 128, 128, 48, 40, -1, -1, NO_GROUP},
     {"66 rows, more problems than SMs, no group", 3, 66, 66, 72, 72, -1, -1, NO_GROUP},
+    {"70 rows, more problems than CTAs, width 32", 5, 70, 66, 32, 32, -1, -1, NO_GROUP},
     {"128 rows, width 32", 2, 128, 100, 32, 24, -1, -1, 0},
     {"128 keys, width 128", 1, 70, 128, 128, 101, -1, -1, 0},
     {"100 rows, padded", 1, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
@@ -132,7 +137,7 @@ static const struct long_case {
     {"200 rows, few in use, no group", 2, 200, 150, 64, 48, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
     {"128 rows, ragged", 3, 128, 110, 64, 64, -1, -1, FEATURE(RAGGED)},
     {"128 rows, ragged, width 32", 3, 128, 110, 32, 32, -1, -1, FEATURE(RAGGED) | NO_GROUP},
-    {"80 rows, ragged, behind short ones", 3, 80, 110, 64, 64, -1, -1, FEATURE(RAGGED) | NO_GROUP | RISING},
+    {"80 rows, ragged, behind short ones", 4, 80, 110, 64, 64, -1, -1, FEATURE(RAGGED) | NO_GROUP | LAST_FIRST},
     {"70 rows, eight of them, width 128", 4, 70, 66, 72, 80, -1, -1, 0},
     {"128 rows, width 256", 1, 128, 128, 256, 256, -1, -1, 0},
     {"128 rows, width 256, no group", 2, 128, 70, 200, 256, -1, -1, NO_GROUP},
@@ -140,6 +145,10 @@ static const struct long_case {
     {"50 rows, width 256, padded", 1, 50, 90, 141, 77, -1, -1, FEATURE(STRIDED)},
     {"200 rows, few in use, width 256", 2, 200, 128, 136, 160, -1, -1, FEATURE(SEQUSED)},
     {"128 rows, few in use, all keys, width 256", 2, 128, 70, 136, 136, -1, -1, FEATURE(SEQUSED) | ALL_KEYS},
+    {"80 rows, ragged, behind short ones, width 256", 4, 80, 110, 136, 200, -1, -1,
+     FEATURE(RAGGED) | NO_GROUP | LAST_FIRST},
+    {"80 rows, ragged, behind many", 16, 80, 110, 32, 32, -1, -1, FEATURE(RAGGED) | NO_GROUP | RISING},
+    {"80 rows, ragged, behind many, width 256", 16, 80, 110, 136, 130, -1, -1, FEATURE(RAGGED) | NO_GROUP | RISING},
     {"128 rows, ragged, width 128", 3, 128, 110, 96, 128, -1, -1, FEATURE(RAGGED)},
     {"128 rows, ragged, width 256", 3, 128, 110, 168, 256, -1, -1, FEATURE(RAGGED)},
     {"128 rows, width 256, whole tiles", 1, 128, 128, 256, 256, -1, -1, NO_GROUP},
@@ -183,8 +192,10 @@ static void use_few_keys(struct prop_case *c)
     for (int64_t b = 0; b < c->p.batch; ++b) c->used_k[b] = c->p.seqlen_k - 7;
 }
 
-/* Sequences of which each has 20 queries and 55 keys less, or more, than the one before. */
-static void make_ragged(struct prop_case *c, bool rising)
+static int32_t at_least_0(int64_t length) { return length > 0 ? (int32_t)length : 0; }
+
+/* Sequences of which each has 20 queries and 55 keys less than the one before; in an order of their own. */
+static void make_ragged(struct prop_case *c, const struct long_case *from)
 {
     struct attest_problem *p = &c->p;
     p->ragged = 1;
@@ -192,9 +203,10 @@ static void make_ragged(struct prop_case *c, bool rising)
     c->starts_k = case_alloc(c, (size_t)(p->batch + 1) * sizeof *c->starts_k);
     c->starts_q[0] = c->starts_k[0] = 0;
     for (int64_t b = 0; b < p->batch; ++b) {
-        const int32_t place = (int32_t)(rising ? p->batch - 1 - b : b);
-        c->starts_q[b + 1] = c->starts_q[b] + (int32_t)p->seqlen_q - 20 * place;
-        c->starts_k[b + 1] = c->starts_k[b] + (int32_t)p->seqlen_k - 55 * place;
+        const int64_t last = p->batch - 1;
+        const int64_t place = has(from, RISING) ? last - b : has(from, LAST_FIRST) ? (b + last) % p->batch : b;
+        c->starts_q[b + 1] = c->starts_q[b] + at_least_0(p->seqlen_q - 20 * place);
+        c->starts_k[b + 1] = c->starts_k[b] + at_least_0(p->seqlen_k - 55 * place);
     }
     p->total_q = c->starts_q[p->batch], p->total_k = c->starts_k[p->batch];
 }
@@ -209,7 +221,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
     if (has(from, FEATURE(SEQUSED))) use_few_rows(c, has(from, ALL_KEYS));
     if (has(from, FEW_KEYS)) use_few_keys(c);
-    if (has(from, FEATURE(RAGGED))) make_ragged(c, has(from, RISING));
+    if (has(from, FEATURE(RAGGED))) make_ragged(c, from);
     p->has_sink = has(from, FEATURE(SINK));
     p->has_alibi = has(from, FEATURE(ALIBI));
     if (has(from, FEATURE(DLSE)) && c->backward) p->dlse.dtype = ATTEST_FP32;
@@ -335,7 +347,8 @@ static bool is_asked(const struct implementation *self, const struct prop_case *
     return !kernels.only_replaced || kernels_plan(&kernels, &c->p, ATTEST_SIM, pass, &run) == ATTEST_OK;
 }
 
-int kernels_long(const struct implementation *self, bool backward, int32_t dtype, struct prop_context *context)
+int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
+                 struct prop_context *context)
 {
     const struct property *const property =
         property_named(backward ? "backward_within_bound" : "forward_within_bound");
@@ -344,6 +357,7 @@ int kernels_long(const struct implementation *self, bool backward, int32_t dtype
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof cases / sizeof *cases && failure == TRIAL_PASSES; ++i) {
         struct prop_case c;
+        if (only != NULL && strcmp(only, cases[i].name) != 0) continue;
         set_problem(&c, &cases[i], dtype, backward);
         if (is_asked(self, &c)) {
             set_values(&c, &cases[i]);

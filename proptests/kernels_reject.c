@@ -79,20 +79,22 @@ static int ask_corners(const struct reach *reach, const struct implementation *s
     return failure;
 }
 
-static int ask_several_tiles(const struct reach *reach, const struct implementation *self,
+static int ask_several_tiles(const struct reach *reach, const struct implementation *self, const char *only,
                              struct prop_context *context)
 {
     int failure = TRIAL_PASSES;
     for (int backward = 0; backward < 2; ++backward) {
         if (!(backward ? reach->backward : reach->forward)) continue;
-        if (failure == TRIAL_PASSES && reach->fp32) failure = kernels_long(self, backward, ATTEST_FP32, context);
-        if (failure == TRIAL_PASSES && reach->others) failure = kernels_long(self, backward, ATTEST_BF16, context);
+        if (failure == TRIAL_PASSES && reach->fp32)
+            failure = kernels_long(self, backward, ATTEST_FP32, only, context);
+        if (failure == TRIAL_PASSES && reach->others)
+            failure = kernels_long(self, backward, ATTEST_BF16, only, context);
     }
     return failure;
 }
 
 bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
-                    int64_t cases, struct kernels_rejection *out)
+                    int64_t cases, const char *likely, struct kernels_rejection *out)
 {
     static struct prop_context context;
     const struct reach reach = reach_of(launchers);
@@ -100,10 +102,15 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     const enum sim_generation generation = reach.older || reach.merge ? SIM_SM_80 : SIM_SM_90;
     struct kernel_implementation kernels = kernels_on_sim(name, generation, launchers);
     kernels.is_general = reach.general;
+    kernels.only_replaced = !reach.merge; /* nothing else is wrong */
+    if (first_case == 0 && likely != NULL &&
+        ask_several_tiles(&reach, &kernels.implementation, likely, &context) != TRIAL_PASSES)
+        return rejected(out, "several_tiles", 0, &context);
+    kernels.only_replaced = false; /* corners may ask for results of other kernels */
     if (first_case == 0 && ask_corners(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "corners", 0, &context);
-    kernels.only_replaced = !reach.merge; /* nothing else is wrong */
-    if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
+    kernels.only_replaced = !reach.merge;
+    if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, NULL, &context) != TRIAL_PASSES)
         return rejected(out, "several_tiles", 0, &context);
     for (const struct property *p = properties; p->name != NULL; ++p) {
         struct property asked;

@@ -12,8 +12,9 @@ struct kernels_rejection {
 };
 
 /* Asks cases first_case .. first_case + cases - 1 of each property that can reach one of the launchers, without the
- * features `forbids`, and with the first case the corners and what has several tiles; one of them fails: true. */
+ * features `forbids`, and with the first case the corners and what has several tiles; one of them fails: true. `likely`:
+ * the name of what has several tiles and is asked before all else; NULL: none. */
 bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
-                    int64_t cases, struct kernels_rejection *out);
+                    int64_t cases, const char *likely, struct kernels_rejection *out);
 
 #endif

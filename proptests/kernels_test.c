@@ -122,7 +122,7 @@ static void run_long(const struct kernel_implementation *kernels, int32_t dtype)
 {
     static struct prop_context context;
     for (int backward = 0; backward < 2; ++backward)
-        cr_expect_eq(kernels_long(&kernels->implementation, backward, dtype, &context), TRIAL_PASSES, "%s",
+        cr_expect_eq(kernels_long(&kernels->implementation, backward, dtype, NULL, &context), TRIAL_PASSES, "%s",
                      context.message);
 }
 

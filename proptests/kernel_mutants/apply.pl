@@ -3,7 +3,8 @@
 # launcher that a kernel calls, the mutant is the two together.
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
 # 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
-# such. Wider heads are left to the kernel itself. One with a line `heads  of any width` is of all widths.
+# such. Wider heads are left to the kernel itself. One with a line `heads  of any width` is of all widths. A line
+# `likely` names the case of kernels_long.c that is asked first.
 use strict;
 use warnings;
 
@@ -42,7 +43,7 @@ open my $in, '<', $list or die "$list: $!\n";
 while (<$in>) {
     chomp;
     if (/^mutant +(\w+)$/) { push @mutants, { name => $1, from => [], to => [] }; }
-    elsif (/^(bug|file|kernel|heads) +(.+)$/) { $mutants[-1]{$1} = $2; }
+    elsif (/^(bug|file|kernel|heads|likely) +(.+)$/) { $mutants[-1]{$1} = $2; }
     elsif (/^(from|to)$/) { $text = $mutants[-1]{$1}; }
     elsif (/^\|(.*)$/) { push @$text, $1; }
     elsif (/^[^#]/) { die "$list:$.: not understood: $_\n"; }
@@ -68,6 +69,7 @@ for my $m (@mutants) {
     open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
     print $out $code;
     close $out or die "$m->{name}: $!\n";
-    print $table "MUTANT($m->{name}, $kernel, \"$m->{bug}\")\n";
+    my $likely = defined $m->{likely} ? "\"$m->{likely}\"" : "NULL";
+    print $table "MUTANT($m->{name}, $kernel, \"$m->{bug}\", $likely)\n";
 }
 close $table or die "table: $!\n";

@@ -50,7 +50,7 @@ int main(int argc, char **argv)
     for (int64_t first = 0; clock() < end; first += CASES) {
         struct kernels_rejection by;
         alarm(MOST_SECONDS); /* of one round, on a busy machine */
-        if (!kernels_reject("mutant", &launchers, 0, first, CASES, &by)) continue;
+        if (!kernels_reject("mutant", &launchers, 0, first, CASES, NULL, &by)) continue;
         by.message[strcspn(by.message, "\n")] = '\0';
         printf("rejected by %s, case %" PRId64 ": %.120s\n", by.property, by.number, by.message);
         return REJECTED;
