@@ -12,7 +12,7 @@ import tables
 SAMPLES, QUICK_SAMPLES, WARM_UP = 25, 5, 3
 COPY_BYTES = 2 << 30
 REST_S = 0.01  # before each sample: else its clock depends on how hot the one before was
-FLUSH_BYTES = 1 << 30  # many times the L2; writing it takes longer than the host needs to queue a call
+FLUSH_BYTES, FLUSHES = 1 << 30, 4  # many times the L2; writing it takes longer than the host needs to queue calls
 DRAWN = 1 << 23  # random numbers of each input; longer inputs repeat them
 MATRIX = 8192
 CALLS = 40  # queued in a row, of small problems
@@ -42,17 +42,20 @@ class Bench:
                 self.cuda.copy(pointer + offset, pointer, min(drawn, size - offset))
 
     def sample_ms(self, call):
-        """One timed call behind another of the same: the L2 is as that left it. What is filled first keeps the GPU busy
-        until both are queued."""
+        """One timed call behind another of the same: the L2 is as that left it."""
         time.sleep(REST_S)
-        self.cuda.fill(self.flush, 0, self.flush_bytes)
+        self.keep_busy()
         call()
         return self.cuda.time_ms(call)
 
-    def sample_queued(self, queue):
-        """Milliseconds on the GPU of what `queue` queues, and what it returns. The GPU is kept busy until it has."""
-        for _ in range(4):
+    def keep_busy(self):
+        """The GPU, while the host queues what is to be timed; the L2 is flushed."""
+        for _ in range(FLUSHES):
             self.cuda.fill(self.flush, 0, self.flush_bytes)
+
+    def sample_queued(self, queue):
+        """Milliseconds on the GPU of what `queue` queues, and what it returns."""
+        self.keep_busy()
         returned = []
         return self.cuda.time_ms(lambda: returned.append(queue())), returned[0]
 

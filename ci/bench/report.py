@@ -183,7 +183,8 @@ def by_direction(record, unit, header_of, cells_of, names):
 
 
 def long_text(record, names):
-    lines = [f"{machine(record)}, random normal inputs, each timed call behind one like it.", medians_sentence(record), floor_sentence(record),
+    lines = [f"{machine(record)}, random normal inputs, each timed call behind one like it.",
+             medians_sentence(record), floor_sentence(record),
              "error: |result - oracle| / |oracle| in Frobenius norms, over the last head of the last sequence.",
              "TFLOP/s, ratios and errors are attest's where no other name stands; its kernels here: "
              + kernels(record) + "."]
@@ -236,7 +237,8 @@ def error_tables(record, names):
 
 
 def short_text(record, names):
-    lines = [f"{machine(record)}, random normal inputs, each timed call behind one like it.", medians_sentence(record), floor_sentence(record),
+    lines = [f"{machine(record)}, random normal inputs, each timed call behind one like it.",
+             medians_sentence(record), floor_sentence(record),
              "math: PyTorch's unfused path, timed by itself. whole: a Triton kernel with whole sequences in one tile.",
              f"/ floor and speed are attest's; its kernels here: {kernels(record)}."]
     columns = ["B", "heads", "seqlen", "head_dim", "mask", "floor", "attest", "/ floor", *names[1:], "speed / best's",
