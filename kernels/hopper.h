@@ -25,10 +25,10 @@ struct short_shape {
 
 /* ---- CTAs that stay ---------------------------------------------------------------------------------------------- */
 
-/* How CTAs share items 0 .. items - 1. As many as the GPU has places for stay and take `rounds` each, if there are few all
- * of them. SMs do not keep pace with each other: of many equal shares the first end after 0.8 of the last one's time. So
- * the last eighth is left to other CTAs, each of which takes PIECE neighbouring items in the first place that becomes
- * free. */
+/* How CTAs share items 0 .. items - 1. As many as the GPU has places for stay and take `rounds` each: all items, if
+ * those are few. SMs do not keep pace with each other: of many equal shares the first end after 0.8 of the last one's
+ * time. So the last eighth is left to other CTAs, each of which takes PIECE neighbouring items in the first place that
+ * becomes free. */
 struct work {
     uint32_t items, staying, rounds;
 };

@@ -1,4 +1,6 @@
 /* work_test.cc - CTAs that stay and those that follow them leave no item out and take none twice. */
+#include <string.h>
+
 #include <criterion/criterion.h>
 
 #include "kernels/hopper.h"
