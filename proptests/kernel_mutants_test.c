@@ -80,4 +80,12 @@ Test(kernel_mutants, second_sound_ones_pass) { pass_part(1); }
 Test(kernel_mutants, third_sound_ones_pass) { pass_part(2); }
 Test(kernel_mutants, fourth_sound_ones_pass) { pass_part(3); }
 
+/* A name that no case has would be passed over. */
+Test(kernel_mutants, likely_cases_exist)
+{
+    for (int i = 0; i < NUM_MUTANTS; ++i)
+        if (mutants[i].likely != NULL)
+            cr_expect(kernels_long_has(mutants[i].likely), "%s: %s", mutants[i].name, mutants[i].likely);
+}
+
 Test(kernel_mutants, there_are_many) { cr_expect_geq(NUM_MUTANTS, 100); }

@@ -73,6 +73,7 @@ int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_co
  * that is asked, NULL: all. */
 int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
                  struct prop_context *context);
+bool kernels_long_has(const char *name);
 
 struct kernel_run {
     struct kernel_implementation *self;

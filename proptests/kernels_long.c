@@ -347,6 +347,13 @@ static bool is_asked(const struct implementation *self, const struct prop_case *
     return !kernels.only_replaced || kernels_plan(&kernels, &c->p, ATTEST_SIM, pass, &run) == ATTEST_OK;
 }
 
+bool kernels_long_has(const char *name)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        if (strcmp(name, cases[i].name) == 0) return true;
+    return false;
+}
+
 int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
                  struct prop_context *context)
 {
