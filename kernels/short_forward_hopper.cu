@@ -2,8 +2,8 @@
  *
  *     o = softmax(softmax_scale q k^T) v,   lse = ln(sum of exp)
  *
- * Takes what short_forward.cu does of at most 128 rows and keys, heads of at most 128 features, those of more than 64 at
- * 33 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
+ * Takes what short_forward.cu does of at most 128 rows and keys, heads of at most 128 features, those of more than 64
+ * at 33 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
  * every key in use.
  *
  * Grid    x: problems, one for each sequence and query head, or pairs of them; of 32 features CTAs stay, and take one
@@ -11,8 +11,9 @@
  * Block   a warpgroup: two problems of at most 32 rows and keys; or one, its rows 0 .. 63, then, if there are any, the
  *         others
  * Shared  q, k and v, as wgmma reads them, twice for CTAs that stay; o in the place of q; cards: where the problems'
- *         rows are
- * Phases  cards; load q, k and v; for each 64 rows: s = q k^T, softmax over all keys, o = p v, write o
+ *         rows are, which launches of nothing but whole problems do without
+ * Phases  cards; load q, k and v; for each 64 rows: s = q k^T, softmax over all keys, o = p v, write o; all of it once
+ *         more, of 128 keys, where the maximum of a row is far above that of the first keys
  *
  * CTAs that stay load the next problems' rows while they use these. No phase of the others hides another's latency:
  * several CTAs share an SM. p has two parts of 16 bits, as in short_forward.cu. kernels/short.md has the figures,
@@ -45,10 +46,10 @@ DEVICE void take_own(float (&own)[COUNT / shape::PROBLEMS], const float (&all)[C
     }
 }
 
-/* Rows first .. first + 63 of the tile of q, which is complete, as k and v are. c and out: of the warp's problem. WHOLE:
- * all of the CTA's are. */
+/* Rows first .. first + 63 of the tile of q, which is complete, as k and v are. c: of the warp's problem. WHOLE: all of
+ * the CTA's are. is_near: as find_weights has it; false comes back if that was wrong. */
 template <typename T, typename shape, bool WHOLE>
-DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int first, const outputs &out)
+DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int first, bool is_near)
 {
     constexpr int DIM = shape::DIM, KEYS = shape::KEYS, PROBLEMS = shape::PROBLEMS;
     const uint16_t *const k = q + shape::TILE * DIM, *const v = k + shape::TILE * DIM;
@@ -57,41 +58,42 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     const int seen = WHOLE ? 16 : used_k > 0 ? c.used_q - warp_row : 0;
     float s_of_all[shape::TILE / 2] = {}, s[KEYS / 2], o_of_all[PROBLEMS][DIM / 2] = {};
     weight_parts<KEYS> parts;
+    const row_pointer o_row = first_row_of_o<DIM>(p, c, static_cast<unsigned>(warp_row));
     multiply_rows<T, shape, shape::TILE>(s_of_all, descriptor<shape>(q, static_cast<unsigned>(first)),
                                          descriptor<shape>(k));
     wait_for<0>(s_of_all);
     take_own<shape>(s, s_of_all);
-    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k);
+    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
     split_weights<T>(parts, s);
     UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
         multiply_parts<T, shape>(o_of_all[n], parts, descriptor<shape>(v, KEYS * n));
     UNROLL for (int n = 0; n < PROBLEMS; ++n) wait_for<0>(o_of_all[n]);
-    if (rows <= 0) return;
+    if (rows <= 0) return true;
     float(&o)[DIM / 2] = o_of_all[0];
     if constexpr (PROBLEMS == 2)
         UNROLL for (int n = 0; n < DIM / 2; ++n) o[n] = tile_row < KEYS ? o[n] : o_of_all[1][n];
     /* o = sum p v / sum p */
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
     const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])};
-    write_lse(out.lse, sums, sum, rows, seen);
+    write_lse(p, c, static_cast<unsigned>(warp_row), sums, sum, rows, seen);
     uint32_t pairs[DIM / 4];
     round_sums<T, DIM>(pairs, o, factor[0], factor[1]);
     stage_rows<shape>(q, static_cast<unsigned>(tile_row), pairs);
-    write_rows<shape>(p.o, q, static_cast<unsigned>(tile_row), out.o, rows, seen < rows ? seen : 16, WHOLE);
+    write_rows<shape>(p.o, q, static_cast<unsigned>(tile_row), o_row, rows, seen < rows ? seen : 16, WHOLE);
+    return !is_near || (sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT);
 }
 
-/* q, k and v of a CTA's problems, each thread its part of one. */
+/* q, k and v of a CTA's problems, each thread its part of one, c's. is_ours: one of them is this launch's. */
 template <typename shape>
-DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card *cards)
+DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card &c, bool is_ours)
 {
-    const card &c = cards[thread_x() / (THREADS / shape::PROBLEMS)];
     uint16_t *const k = q + shape::TILE * shape::DIM, *const v = k + shape::TILE * shape::DIM;
     if (c.is_whole) {
         const char *const rows_k = c.rows[K], *const rows_v = c.rows[V]; /* now: copies may not be passed by reads */
         load_whole_operand<shape, THREADS>(q, p.q, c.rows[Q], thread_x());
         load_whole_operand<shape, THREADS>(k, p.k, rows_k, thread_x());
         load_whole_operand<shape, THREADS>(v, p.v, rows_v, thread_x());
-    } else if (cards[0].is_ours || cards[shape::PROBLEMS - 1].is_ours) {
+    } else if (is_ours) {
         load_operand<shape, THREADS>(q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x());
         load_operand<shape, THREADS>(k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x());
         load_operand<shape, THREADS>(v, p.v, c.rows[V], p.head_dim_v, c.used_k, thread_x());
@@ -99,64 +101,133 @@ DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card *cards)
     cp_async_commit();
 }
 
-/* Of problems whose tiles are complete, the warp's. */
+/* Until what this thread loads is there; with the barrier after it, all tiles are, and wgmma may read them. */
+DEVICE void wait_for_tiles()
+{
+    cp_async_wait_all();
+    fence_proxy_async_shared();
+}
+
+/* Of problems whose tiles are complete, the warp's. Whether its weights are right: always, unless is_near. */
 template <typename T, typename shape, bool WHOLE>
-DEVICE void take_problem(const forward_params &p, const card &c, uint16_t *q)
+DEVICE bool take_problem(const forward_params &p, const card &c, uint16_t *q, bool is_near)
 {
     constexpr int WARPS = THREADS / 32 / shape::PROBLEMS; /* of a problem */
     const int used_q = WHOLE ? shape::KEYS : c.used_q;
+    bool is_right = true;
     int row = 0;
     ROLLED for (; row < shape::KEYS && (shape::PROBLEMS > 1 || row < used_q); row += ROWS)
-        take_rows<T, shape, WHOLE>(p, c, q, row,
-                                   find_outputs<shape::DIM>(p, c, static_cast<unsigned>(row) + warp() % WARPS * 16));
+        is_right &= take_rows<T, shape, WHOLE>(p, c, q, row, is_near);
     if (!WHOLE) write_empty_rows<WARPS>(p, c, row < shape::KEYS ? row : shape::KEYS);
+    return is_right;
+}
+
+/* Whether one of an item's problems is this launch's. */
+template <unsigned PROBLEMS>
+DEVICE bool are_ours(const card (&cards)[PROBLEMS])
+{
+    return cards[0].is_ours || cards[PROBLEMS - 1].is_ours;
+}
+
+DEVICE bool are_all(const bool (&facts)[THREADS / 32])
+{
+    bool out = true;
+    UNROLL for (bool fact : facts) out &= fact;
+    return out;
 }
 
 /* Cards of a round: for each stage PROBLEMS neighbouring ones, `step` after those of the stage before. By one warp. */
 template <typename shape>
-DEVICE void find_cards(card *cards, const forward_params &p, unsigned first, unsigned step)
+DEVICE void find_cards(card (*cards)[shape::PROBLEMS], const forward_params &p, unsigned first, unsigned step)
 {
     constexpr unsigned LANES = 8, PROBLEMS = shape::PROBLEMS; /* of a card: at least one for each tensor */
-    const unsigned n = lane() / LANES;
-    if (n < STAGES<shape> * PROBLEMS)
-        find_card<shape>(p, first + n / PROBLEMS * step + n % PROBLEMS, cards[n], lane() % LANES);
+    const unsigned item = lane() / LANES / PROBLEMS, n = lane() / LANES % PROBLEMS;
+    if (item < STAGES<shape>) find_card<shape>(p, first + item * step + n, cards[item][n], lane() % LANES);
 }
 
-template <typename T, typename shape>
+template <typename shape>
+struct shared_memory {
+    uint16_t tiles[STAGES<shape>][3 * shape::TILE * shape::DIM]; /* q, k and v of an item, and of the next */
+    card cards[2 * STAGES<shape>][shape::PROBLEMS];              /* of a round, and of the next */
+    bool is_right[2][THREADS / 32];                              /* of an item, and of the next, by warp */
+};
+
+/* Item after item: a problem, or a pair of them. ALL_WHOLE: nothing but whole problems is asked for, in full pairs, so
+ * that every thread finds by itself where their rows are. */
+template <typename T, typename shape, bool ALL_WHOLE>
 KERNEL(THREADS, MIN_BLOCKS<shape>)
 void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
 {
-    constexpr unsigned PROBLEMS = shape::PROBLEMS, CARDS = STAGES<shape> * PROBLEMS; /* of a round */
-    constexpr unsigned TILES = 3 * shape::TILE * shape::DIM;
+    constexpr unsigned PROBLEMS = shape::PROBLEMS, PLACES = STAGES<shape>, CARDS = 2 * PLACES;
+    constexpr bool MAY_BE_NEAR = shape::KEYS == MOST_KEYS;
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
-    uint16_t *const tiles = reinterpret_cast<uint16_t *>(shared);
-    card *const cards = reinterpret_cast<card *>(tiles + STAGES<shape> * TILES); /* of this round and the next */
+    shared_memory<shape> &m = *reinterpret_cast<shared_memory<shape> *>(shared);
     const share own = own_share(by_ctas);
+    const unsigned place = PROBLEMS == 1 ? 0 : warp() / (THREADS / 32 / PROBLEMS); /* of the warp's problem */
     const unsigned step = own.step * PROBLEMS, end = own.end * PROBLEMS;
     unsigned first = own.first * PROBLEMS;
-    if (warp() == 0) find_cards<shape>(cards, p, first, step);
-    sync_threads(); /* the first cards are there */
-    load_tiles<shape>(tiles, p, cards);
-    unsigned turn = 0; /* which of two rounds' cards are this one's */
-    ROLLED for (; first < end; turn ^= 1)
-        UNROLL for (unsigned stage = 0; stage < STAGES<shape>; ++stage) {
-            const card *const now = &cards[turn * CARDS + stage * PROBLEMS];
-            card *const next_round = &cards[(turn ^ 1) * CARDS];
-            cp_async_wait_all();
-            fence_proxy_async_shared();
-            sync_threads(); /* q, k and v are complete, and wgmma may read them; the next cards, too; all else is free */
-            first += step;
-            const bool goes_on = STAGES<shape> > 1 && first < end;
-            if (goes_on) {
-                load_tiles<shape>(tiles + (1 - stage) * TILES, p, stage == 0 ? now + PROBLEMS : next_round);
-                if (stage == 0 && warp() == 0) find_cards<shape>(next_round, p, first + step, step);
-            }
-            if (now[0].is_whole && now[PROBLEMS - 1].is_whole)
-                take_problem<T, shape, true>(p, now[warp() / (THREADS / 32 / PROBLEMS)], tiles + stage * TILES);
-            else if (now[0].is_ours || now[PROBLEMS - 1].is_ours)
-                take_problem<T, shape, false>(p, now[warp() / (THREADS / 32 / PROBLEMS)], tiles + stage * TILES);
-            if (!goes_on) return;
+    if (ALL_WHOLE) {
+        load_tiles<shape>(m.tiles[0], p, whole_card<shape>(p, first + place), true);
+    } else {
+        if (warp() == 0) find_cards<shape>(m.cards, p, first, step);
+        sync_threads(); /* the first cards are there */
+        load_tiles<shape>(m.tiles[0], p, m.cards[0][place], are_ours(m.cards[0]));
+    }
+    ROLLED for (unsigned n = 0;;) {
+        uint16_t *const other_tiles = m.tiles[(n + 1) % PLACES];
+        wait_for_tiles();
+        sync_threads(); /* the tiles are complete; the next cards, too; the last item is done with */
+        /* By the maxima of all keys. o took the place of q: all is loaded again. */
+        const bool is_again = MAY_BE_NEAR && n > 0 && !are_all(m.is_right[(n - 1) % 2]);
+        const unsigned item = is_again ? n - 1 : n, problem = is_again ? first - step : first;
+        const card (&cards)[PROBLEMS] = m.cards[item % CARDS];
+        if (is_again) {
+            if (ALL_WHOLE) load_tiles<shape>(other_tiles, p, whole_card<shape>(p, problem), true);
+            else load_tiles<shape>(other_tiles, p, cards[0], true);
+            wait_for_tiles();
+            sync_threads();
+        } else if (first >= end) {
+            return;
         }
+        const bool goes_on = PLACES > 1 && first + step < end;
+        const bool loads = goes_on && !is_again;
+        uint16_t *const tiles = m.tiles[item % PLACES];
+        bool is_right = true;
+        if (ALL_WHOLE) {
+            if (loads) load_tiles<shape>(other_tiles, p, whole_card<shape>(p, first + step + place), true);
+            is_right = take_problem<T, shape, true>(p, whole_card<shape>(p, problem + place), tiles,
+                                                    MAY_BE_NEAR && !is_again);
+        } else {
+            const card (&next)[PROBLEMS] = m.cards[(n + 1) % CARDS];
+            if (loads) load_tiles<shape>(other_tiles, p, next[place], are_ours(next));
+            if (loads && n % PLACES == 0 && warp() == 0)
+                find_cards<shape>(&m.cards[(n + PLACES) % CARDS], p, first + PLACES * step, step);
+            const card &c = cards[place];
+            const bool is_near = MAY_BE_NEAR && !is_again && c.used_k == shape::KEYS;
+            if (cards[0].is_whole && cards[PROBLEMS - 1].is_whole)
+                is_right = take_problem<T, shape, true>(p, c, tiles, is_near);
+            else if (are_ours(cards))
+                is_right = take_problem<T, shape, false>(p, c, tiles, is_near);
+        }
+        if (MAY_BE_NEAR) {
+            const uint32_t wrong = ballot(FULL_WARP, !is_right);
+            if (lane() == 0) m.is_right[item % 2][warp()] = wrong == 0;
+        } else if (!goes_on) {
+            return;
+        }
+        if (!is_again) ++n, first += step;
+    }
+}
+
+/* Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's then: sequences
+ * of one length have one kernel. */
+template <typename shape>
+bool are_whole(const forward_params &p)
+{
+    return p.cu_seqlens_q == nullptr && p.seqused_q == nullptr && p.seqused_k == nullptr &&
+           p.seqlen_q == shape::KEYS && p.seqlen_k == shape::KEYS && p.head_dim == shape::DIM &&
+           p.head_dim_v == shape::DIM && (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0 &&
+           p.batch * p.num_heads_q % shape::PROBLEMS == 0;
 }
 
 template <typename T, int DIM, int KEYS>
@@ -167,10 +238,9 @@ int launch(const forward_params &p, void *stream)
     const int64_t items = (problems + shape::PROBLEMS - 1) / shape::PROBLEMS;
     const work by_ctas = divide_work(items, STAGES<shape> == 1 ? items : launch_num_sms(stream) * MIN_BLOCKS<shape>);
     const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
-                               STAGES<shape> * 3 * shape::TILE * DIM * sizeof(uint16_t) +
-                                   2 * STAGES<shape> * shape::PROBLEMS * sizeof(card),
-                               THREADS, MIN_BLOCKS<shape>};
-    return LAUNCH((short_forward_hopper_kernel<T, shape>), grid, stream, p, by_ctas);
+                               sizeof(shared_memory<shape>), THREADS, MIN_BLOCKS<shape>};
+    if (are_whole<shape>(p)) return LAUNCH((short_forward_hopper_kernel<T, shape, true>), grid, stream, p, by_ctas);
+    return LAUNCH((short_forward_hopper_kernel<T, shape, false>), grid, stream, p, by_ctas);
 }
 
 template <typename T, int DIM>

@@ -47,9 +47,20 @@ DEVICE void clear(shared_memory &m)
 }
 
 /* The first `count` rows, of `length` numbers, the other rows being zero; by LOADERS, this one's place among whom is
- * `thread`. Copies are asynchronous. */
-DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, unsigned thread)
+ * `thread`. Copies are asynchronous. is_whole: none of the tile's rows and features is missing, and all are aligned; a
+ * warp copies whole rows then, as memory likes them best. */
+DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, bool is_whole, unsigned thread)
 {
+    if (is_whole) {
+        constexpr unsigned OF_ROW = DIM / 8, AT_ONCE = LOADERS / OF_ROW; /* chunks; rows */
+        const unsigned x = thread % OF_ROW * 8, first = thread / OF_ROW, at = offset<operand>(first, x);
+        const int64_t step = t.seqlen * 2;
+        rows += first * step + 2 * x;
+        ROLLED for (int r = 0; r < KEYS; r += 8, to += 8 * operand::PANEL)
+            UNROLL for (unsigned n = 0; n < 8; n += AT_ONCE, rows += AT_ONCE * step)
+                cp_async_16(&to[at ^ offset<operand>(n, 0)], rows);
+        return;
+    }
     row_pointer row = {rows, t.dtype, t.by_four, length};
     UNROLL for (int x = 0; x < DIM; x += operand::PANEL) {
         if (static_cast<int>(thread % (operand::PANEL / 8) * 8) >= row.length) break;
@@ -93,8 +104,8 @@ DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory
         mbarrier_wait(&m.q_free, (n + 1) % 2);
         const card &c = m.cards[n % CARDS];
         if (!c.is_ours) return;
-        load(m.q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x() - FIRST_OF_Q);
-        load(m.k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x() - FIRST_OF_Q);
+        load(m.q, p.q, c.rows[Q], p.head_dim, c.used_q, c.is_whole, thread_x() - FIRST_OF_Q);
+        load(m.k, p.k, c.rows[K], p.head_dim, c.used_k, c.is_whole, thread_x() - FIRST_OF_Q);
         if (warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[(n + 1) % CARDS]);
         cp_async_wait_all();
         fence_proxy_async_shared();
@@ -108,7 +119,7 @@ DEVICE void load_v(const forward_params &p, shared_memory &m)
         mbarrier_wait(&m.v_free, (n + 1) % 2);
         const card &c = m.cards[n % CARDS];
         if (!c.is_ours) return;
-        load(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, thread_x() - FIRST_OF_V);
+        load(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, c.is_whole, thread_x() - FIRST_OF_V);
         cp_async_wait_all();
         fence_proxy_async_shared();
         arrive(m.v_full);
@@ -128,12 +139,12 @@ DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, 
     multiply_rows<T, operand, KEYS>(s, descriptor<operand>(m.q, first), descriptor<operand>(m.k));
     wait_for<0>(s);
     arrive(m.q_free);
-    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, c.used_k);
+    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, c.used_k, false);
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
     const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])}; /* o = sum p v / sum p */
     split_weights<T>(parts, s);
-    outputs out = find_outputs<STAGED>(p, c, warp_row);
-    write_lse(out.lse, sums, sum, rows, seen);
+    row_pointer o_row = first_row_of_o<STAGED>(p, c, warp_row);
+    write_lse(p, c, warp_row, sums, sum, rows, seen);
     mbarrier_wait(&m.v_full, parity);
     multiply_parts<T, operand>(o, parts, descriptor<operand>(m.v));
     wait_for<0>(o);
@@ -145,8 +156,8 @@ DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, 
         uint32_t staged[STAGED / 4];
         UNROLL for (int n = 0; n < STAGED / 4; ++n) staged[n] = pairs[x / 4 + n];
         stage_rows<staged_o>(m.o, warp_row, staged);
-        write_rows<staged_o>(p.o, m.o, warp_row, out.o, rows, seen, false);
-        out.o.data += 2 * STAGED, out.o.length -= STAGED;
+        write_rows<staged_o>(p.o, m.o, warp_row, o_row, rows, seen, false);
+        o_row.data += 2 * STAGED, o_row.length -= STAGED;
         sync_warp(FULL_WARP); /* o has been read: its place is free */
     }
 }

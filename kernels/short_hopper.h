@@ -44,6 +44,21 @@ DEVICE void find_card(const forward_params &p, unsigned problem, card &c, unsign
     }
 }
 
+/* The same of a problem that is whole, and this launch's. Not for shared memory: of its rows, what is not asked for is
+ * not found. */
+template <typename shape>
+DEVICE card whole_card(const forward_params &p, unsigned problem)
+{
+    const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
+    card c = {{}, shape::KEYS, shape::KEYS, shape::KEYS, true, true};
+    UNROLL for (int n = 0; n <= LSE; ++n) {
+        const row_tensor &t = (&p.q)[n];
+        const unsigned of = n == K || n == V ? quotient(head, p.by_group) : head;
+        c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + of * t.head) * (n == LSE ? 4 : 2);
+    }
+    return c;
+}
+
 /* -inf in place of the scores of keys from `used` on, which are of no key. */
 template <int KEYS>
 DEVICE void hide_keys(float (&s)[KEYS / 2], int used)
@@ -53,43 +68,45 @@ DEVICE void hide_keys(float (&s)[KEYS / 2], int used)
         if (n / 4 * 8 + n % 2 >= left) s[n] = -infinity_f32();
 }
 
-/* Of rows g and g + 8: the maximum in base 2 of their scores, and a lane's part of the sum of their weights. */
+/* Of rows g and g + 8: m in base 2, and a lane's part of the sum of their weights. */
 struct row_sums {
     float max[2], sum[2];
 };
 
-/* Scores times c to weights 2^(c s - m), m the row's maximum: of `used` keys, 0 of the others. */
+/* A row of 128 keys need not know its maximum: that of the first 16 keys is as good, as long as the sum of all weights
+ * is at most MOST_WEIGHT. Where it is more, or NaN, as with infinite scores, a problem is taken once more. */
+enum { NEAR_KEYS = 16, MOST_KEYS = 128 };
+constexpr float MOST_WEIGHT = 0x1p15f;
+
+/* Scores times c to weights 2^(c s - m), m the row's maximum: of `used` keys, 0 of the others. is_near: m is that of
+ * the first NEAR_KEYS keys; none is missing then. */
 template <int KEYS>
-DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used)
+DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
 {
     row_sums out;
-    float factor[2], reference[2];
-    if (c == 0) { /* against 0 times -inf of what is hidden: it is 0 times the others here, NaN of an infinity */
-        UNROLL for (int n = 0; n < KEYS / 2; ++n) s[n] *= 0;
-        c = 1;
-    }
-    if (used < KEYS) hide_keys<KEYS>(s, used);
-    UNROLL for (int half = 0; half < 2; ++half) {
-        float max = -infinity_f32();
-        UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4) /* passes a NaN by: it reaches the sum */
-            max = max_f32(max, max_f32(s[n], s[n + 1]));
-        out.max[half] = c * max_of_quad(max);
-        factor[half] = c;
-        reference[half] = out.max[half] == -infinity_f32() ? 0 : out.max[half]; /* against -inf - -inf */
-    }
-    if (out.max[0] == infinity_f32() || out.max[1] == infinity_f32()) /* inf - inf: weights are inf, 0 or NaN */
-        UNROLL for (int half = 0; half < 2; ++half) {
-            if (out.max[half] != infinity_f32()) continue;
-            UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
-                UNROLL for (int e = 0; e < 2; ++e)
-                    if (s[n + e] < infinity_f32()) s[n + e] = -infinity_f32();
-            factor[half] = 1, reference[half] = 0;
+    if (used < KEYS) {
+        if (c == 0) { /* against 0 times -inf of what is hidden: 0 times the others here, NaN of an infinity */
+            UNROLL for (int n = 0; n < KEYS / 2; ++n) s[n] *= 0;
+            c = 1;
         }
+        hide_keys<KEYS>(s, used);
+    }
+    float max[2] = {max_f32(s[0], s[1]), max_f32(s[2], s[3])}; /* passes a NaN by: it reaches the sum */
+    UNROLL for (int n = 4; n < NEAR_KEYS / 2; n += 2)
+        max[n / 2 % 2] = max_f32(max[n / 2 % 2], max_f32(s[n], s[n + 1]));
+    if (!is_near)
+        UNROLL for (int n = NEAR_KEYS / 2; n < KEYS / 2; n += 2)
+            max[n / 2 % 2] = max_f32(max[n / 2 % 2], max_f32(s[n], s[n + 1]));
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const float m = c * max_of_quad(max[half]);
+        /* against -inf - -inf; and the weight of +inf is inf, beside which no other counts */
+        out.max[half] = !is_near && (m == -infinity_f32() || m == infinity_f32()) ? 0 : m;
+    }
     UNROLL for (int half = 0; half < 2; ++half) {
         float sum[2] = {0, 0};
         UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
             UNROLL for (int e = 0; e < 2; ++e) {
-                s[n + e] = exp2_f32(fma_rn(s[n + e], factor[half], -reference[half]));
+                s[n + e] = exp2_f32(fma_rn(s[n + e], c, -out.max[half]));
                 sum[e] += s[n + e];
             }
         out.sum[half] = sum[0] + sum[1];
@@ -97,30 +114,24 @@ DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used)
     return out;
 }
 
-/* What a lane stores of a warp's 16 rows: o of rows lane / CHUNKS, + STEP ..., eight features each; if it is one of the
- * first two of four, lse of row lane / 4 or of the eighth after it. */
-struct outputs {
-    row_pointer o; /* its first row */
-    char *lse;     /* NULL: not wanted, or another lane's */
-};
-
+/* Of a warp's 16 rows of o, a lane's first: it stores rows lane / CHUNKS, + STEP ..., eight features each. */
 template <int DIM>
-DEVICE outputs find_outputs(const forward_params &p, const card &c, unsigned warp_row)
+DEVICE row_pointer first_row_of_o(const forward_params &p, const card &c, unsigned warp_row)
 {
-    const int64_t row = warp_row + lane() / CHUNKS<DIM>, lse_row = warp_row + lane() / 4 + lane() % 4 * 8;
-    outputs out = {{c.rows[O] + row * p.o.seqlen * 2, p.o.dtype, p.o.by_four, p.head_dim_v}, nullptr};
-    if (p.lse.data != nullptr && lane() % 4 < 2) out.lse = c.rows[LSE] + lse_row * p.lse.seqlen * 4;
-    return out;
+    const int64_t row = warp_row + lane() / CHUNKS<DIM>;
+    return {c.rows[O] + row * p.o.seqlen * 2, p.o.dtype, p.o.by_four, p.head_dim_v};
 }
 
-/* lse = ln 2 (m + log2 sum p) of the row that a lane stores. Of a warp's, `rows` are in memory, and those from `seen`
- * on see no key. */
-DEVICE void write_lse(char *to, const row_sums &sums, const float (&sum)[2], int rows, int seen)
+/* lse = ln 2 (m + log2 sum p) of a warp's rows, from warp_row on, of which `rows` are in memory, and those from `seen`
+ * on see no key: of row lane / 4 by the first of four lanes, of the eighth after it by the second. */
+DEVICE void write_lse(const forward_params &p, const card &c, unsigned warp_row, const row_sums &sums,
+                      const float (&sum)[2], int rows, int seen)
 {
     const int half = lane() % 4 == 0 ? 0 : 1, row = static_cast<int>(lane() / 4) + 8 * half;
-    if (to == nullptr || row >= rows) return;
     const float lse = ((half == 0 ? sums.max[0] : sums.max[1]) + log2_f32(half == 0 ? sum[0] : sum[1])) * LN_2;
-    *reinterpret_cast<float *>(to) = row < seen ? one_nan_f32(lse) : -infinity_f32();
+    if (p.lse.data == nullptr || lane() % 4 >= 2 || row >= rows) return;
+    *reinterpret_cast<float *>(c.rows[LSE] + (static_cast<int64_t>(warp_row) + row) * p.lse.seqlen * 4) =
+        row < seen ? one_nan_f32(lse) : -infinity_f32();
 }
 
 /* Rows from `first` on that no product has: past the last in use, they are (0, -inf). By WARPS neighbouring ones. */

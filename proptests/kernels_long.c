@@ -40,6 +40,9 @@
 #define LAST_FIRST (ALL_KEYS << 1)
 #define RISING (LAST_FIRST << 1)
 
+/* One score of 2048, of the hundredth row and key, behind all keys that a kernel may take for the others. */
+#define LATE_KEY (RISING << 1)
+
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
  * wrong kernel is found. */
 static const struct long_case {
@@ -106,6 +109,9 @@ static const struct long_case {
     {"short, width 256, no group", 1, 40, 64, 256, 200, -1, -1, NO_GROUP},
     {"short, 64 keys, 57 in use", 1, 64, 64, 64, 64, -1, -1, FEW_KEYS},
     {"short, 64 keys, 57 in use, no group", 1, 64, 64, 32, 32, -1, -1, NO_GROUP | FEW_KEYS},
+    {"short, 50 rows, 64 keys, no group", 1, 50, 64, 64, 64, -1, -1, NO_GROUP},
+    {"short, 64 rows, 50 keys, no group", 1, 64, 50, 64, 64, -1, -1, NO_GROUP},
+    {"short, ragged, whole tiles first", 2, 64, 64, 32, 32, -1, -1, FEATURE(RAGGED) | NO_GROUP},
     {"short, whole tiles, far values", 1, 64, 64, 64, 64, -1, -1, FAR_VALUES},
     {"short, 32 keys, causal", 1, 30, 25, 64, 64, -1, 0, 0},
     {"short, width 128", 1, 64, 60, 128, 100, 40, -1, 0},
@@ -122,10 +128,15 @@ static const struct long_case {
     {"128 rows, no group", 2, 128, 128, 128, 128, -1, -1, NO_GROUP},
     {"128 rows, no group, width 64", 2, 128, 128, 64, 64, -1, -1, NO_GROUP},
     {"128 rows, no group, width 32", 1, 128, 128, 32, 32, -1, -1, NO_GROUP},
+    {"128 rows, a late key", 1, 128, 128, 64, 64, -1, -1, NO_GROUP | LATE_KEY},
+    {"128 rows, few in use, a late key", 2, 128, 128, 64, 64, -1, -1,
+     FEATURE(SEQUSED) | ALL_KEYS | NO_GROUP | LATE_KEY},
     {"128 rows, no group, 121 keys in use", 1, 128, 128, 64, 64, -1, -1, NO_GROUP | FEW_KEYS},
     {"128 rows, no group, 40 features", 1, 128, 128, 48, 40, -1, -1, NO_GROUP},
     {"66 rows, more problems than SMs, no group", 3, 66, 66, 72, 72, -1, -1, NO_GROUP},
     {"70 rows, more problems than CTAs, width 32", 5, 70, 66, 32, 32, -1, -1, NO_GROUP},
+    {"128 rows, more problems than CTAs, a late key", 5, 128, 128, 32, 32, -1, -1, NO_GROUP | LATE_KEY},
+    {"110 rows, more problems than CTAs, a late key", 5, 110, 128, 32, 32, -1, -1, NO_GROUP | LATE_KEY},
     {"128 rows, width 32", 2, 128, 100, 32, 24, -1, -1, 0},
     {"128 keys, width 128", 1, 70, 128, 128, 101, -1, -1, 0},
     {"100 rows, padded", 1, 100, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
@@ -267,6 +278,8 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (has(from, FAR_SCORES) && at[2] == 0 && t == T_Q) return 64;
     if (has(from, FAR_SCORES) && at[2] == 0 && t == T_K) return has(from, NEGATIVE) ? -256 : 256;
+    if (has(from, LATE_KEY) && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
+    if (has(from, LATE_KEY) && at[2] == 0 && t == T_K) return at[0] % c->p.seqlen_k == 100 ? 256 : 0;
     if (has(from, FEW_KEYS) && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)
         return NAN;
     const bool is_one = has(from, ONE_VALUE) && (t == T_V || t == T_DOUT);

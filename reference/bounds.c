@@ -75,7 +75,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         bound += relative * (size + bound);
         bound = s->blurred ? hull(head, s, c) + lost : fmin(bound, hull(head, s, c) + lost);
         if (!m->rescales) bound += size * ref_growth(s->lse_bound); /* the oracle may take exp(x - lse) */
-        if (s->overflow || head->fmax * head->v_sum[c] > m->huge) bound = INFINITY;
+        if (s->overflow || head->fmax * head->v_sum[c] * m->most_weight > m->huge) bound = INFINITY;
         const double total = bound_with_output(m, m->o_dtype, o, bound);
         out->bound[at] = total * BOUND_SLACK;
         if (!out->sigma) continue;

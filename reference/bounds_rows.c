@@ -198,12 +198,14 @@ static double grown(double p, double x, double error, double top, double top_err
 
 /* Half the spacing of the storage format at the unnormalised weight exp(x - m_t), relative to it: m_t, the running
  * maximum at that key as it was computed, lies between x and the ceiling of the row, so the weight lies between `least`
- * and 1. */
-static double rounding_of_weight(const struct ref_rounding *r, double least, double error)
+ * and 1. Not so where weights may be more than 1, of which two parts are made. */
+static double rounding_of_weight(const struct ref_machine *m, double least, double error)
 {
-    if (least <= 0.5 || r->relative == 0.0) return r->relative;
+    const struct ref_rounding *const r = &m->p;
+    if (least <= 0.5 || r->relative == 0.0 || r->parts > 1) return r->relative;
     const double above = ref_growth(2 * error); /* the weight exceeds 1 by no more */
-    return fmin(r->relative, fmin(fmax(r->relative_below_one, above), fmax(1 - least, above)) / least);
+    const double moved = fmin(r->relative, fmin(fmax(r->relative_below_one, above), fmax(1 - least, above)) / least);
+    return m->most_weight > 1 ? fmax(moved, r->relative * r->relative) : moved;
 }
 
 static void row_lse(const struct bound_head *head, const struct bound_block *block, int64_t i,
@@ -300,7 +302,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
             centred[c] *= factor;
             plus[c] = p[c] * factor + centred[c];
             const bool scaled = block->drop[at + c] > 1.0; /* by dropout, which may come before the rounding */
-            rounding[c] = plus[c] * (scaled ? m->p.relative : rounding_of_weight(&m->p, least, error[c]));
+            rounding[c] = plus[c] * (scaled ? m->p.relative : rounding_of_weight(m, least, error[c]));
             rounding[c] += (m->p.tiny + m->tiny) * fmin(1.0, scaled_top * factor);
             const double rounded = fabs(x[c]) + 2 * fmax(fabs(x[c]), fabs(s->top)) + 4 * (s->top - x[c]);
             sigma = sqrt(block->score_sigma[at + c] * block->score_sigma[at + c] + exponentials +

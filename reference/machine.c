@@ -25,6 +25,7 @@ static struct ref_machine oracle_machine(void)
     /* exp: REF_EXP_ULPS units, of 2^-52 at most; tanh and log of glibc: 2 units at most. */
     return (struct ref_machine){.accumulate = ATTEST_ACC_FP32,
                                 .parts = 1,
+                                .most_weight = 1,
                                 .u = 0x1p-53,
                                 .tiny = DBL_MIN,
                                 .lost = DBL_MIN,
@@ -69,6 +70,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.tanh_floor = 0x1p-22;
     m.log_error = 0x1p-22;
     m.tile_k = recipe->tile_k;
+    m.most_weight = recipe->round_p == 2 || recipe->delta == ATTEST_DELTA_BY_LENGTH ? 0x1p15 : 1;
     m.rescales = true;
     m.by_length = recipe->delta == ATTEST_DELTA_BY_LENGTH;
     m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.by_length) && !p->external_lse;

@@ -28,6 +28,7 @@ struct ref_machine {
     double tanh_floor;
     double log_error; /* |computed - ln l| <= log_error (1 + |ln l|) */
     int64_t tile_k;   /* 0: one rescaling per key */
+    double most_weight; /* that exp(x - m) may be, and m below the maximum of the row (bounds.md, 11.9); 1: none */
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */

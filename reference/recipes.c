@@ -40,7 +40,7 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_MMA \
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
 #define PORTABLE_MMA_SHARED \
-    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_BY_LENGTH
+    PORTABLE_OF(TILE_K), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_BY_LENGTH
 
 /* Whole sequences on tensor cores: p and ds in two parts, delta the mean of dp by p. */
 #define PORTABLE_SHORT(keys) \
@@ -68,7 +68,7 @@ const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "short_backward", PORTABLE_SHORT(64)},
     {.name = "cls_forward", PORTABLE_CLS},
     {.name = "cls_backward", PORTABLE_CLS},
-    {.name = "short_forward_hopper", PORTABLE_SHORT(128)},
+    {.name = "short_forward_hopper", PORTABLE_SHORT(TILE_K)}, /* rescales nothing: bounds.md section 11.9 */
     {.name = "short_forward_wide", PORTABLE_SHORT(128)},
     {.name = "short_backward_64", PORTABLE_SHORT(64)},
     {.name = "short_backward_hopper", PORTABLE_SHORT(128)},
