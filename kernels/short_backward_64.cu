@@ -15,8 +15,8 @@
  *
  * No phase of a CTA hides another's latency: several CTAs share an SM. Where p and ds have one place, dv is done before
  * ds is stored there. Results lie, on their way to memory, in a tile that nobody reads any more. p and ds have two
- * parts of 16 bits, as in short_backward.cu. A launch of nothing but whole problems has an instance of its own, which
- * finds its cards sooner. kernels/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
+ * parts of 16 bits, as in short_backward.cu. A launch of nothing but whole problems has an instance of its own, without
+ * cards. kernels/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_hopper.h"
 
 namespace {
@@ -246,22 +246,22 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
     clear_rows<KEYS / 16>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
 }
 
-/* Of a problem that is whole, and this launch's, as all are. By one warp, a lane for each tensor. */
-template <typename shape>
-DEVICE void find_whole_card(const backward_params &p, unsigned problem, card &c)
+/* Of a problem that is whole, and this launch's, as all are. Not for shared memory: of its rows, what is not asked for
+ * is not found. */
+DEVICE card whole_card(const backward_params &p, unsigned problem)
 {
-    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
-    const unsigned n = lane();
-    if (n <= DV) {
-        const row_tensor &t = n < DOUT ? (&p.forward.q)[n] : (&p.dout)[n - DOUT];
+    const forward_params &f = p.forward;
+    const unsigned b = quotient(problem, f.by_heads_q), head = problem - b * f.by_heads_q.by;
+    card c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
+    UNROLL for (int n = 0; n <= DV; ++n) {
+        const row_tensor &t = n < DOUT ? (&f.q)[n] : (&p.dout)[n - DOUT];
         c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + head * t.head) * (n == LSE ? 4 : 2);
-    } else if (n == DV + 1) {
-        c.used_q = c.used_k = shape::KEYS, c.scale = p.forward.softmax_scale;
     }
+    return c;
 }
 
-/* WHOLE: nothing but whole problems is asked for, so that their cards are there sooner; until then all that a CTA does
- * is to wait. */
+/* WHOLE: nothing but whole problems is asked for, so that every thread finds by itself where their rows are: until it
+ * knows, all that a CTA does is to wait. */
 template <typename T, typename shape, bool WHOLE>
 KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT backward_params p)
 {
@@ -270,14 +270,11 @@ KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT b
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
     card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
     const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS, problem = block_x() * PROBLEMS + place;
-    if (warp() % WARPS == 0) {
-        if constexpr (WHOLE) find_whole_card<shape>(p, problem, cards[place]);
-        else find_card<typename shape::operand>(p, problem, cards[place]);
-    }
-    sync_threads(); /* the cards are there */
     if constexpr (WHOLE) {
-        take_problems<T, shape, true>(p, q, cards[place]);
+        take_problems<T, shape, true>(p, q, whole_card(p, problem));
     } else {
+        if (warp() % WARPS == 0) find_card<typename shape::operand>(p, problem, cards[place]);
+        sync_threads(); /* the cards are there */
         const card &first = cards[0], &last = cards[PROBLEMS - 1];
         if (!first.is_ours && !last.is_ours) return;
         if (first.is_whole && last.is_whole) take_problems<T, shape, true>(p, q, cards[place]);
