@@ -237,7 +237,7 @@ const struct forward_kernel forward_kernels[] = {
     {"short_forward", short_forward_beside_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {32, 32},
      "short_forward", 9},
     {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
-     {128, 128}, "short_forward", 9},
+     {128, 128}, "short_forward_hopper", 9},
     {"short_forward_wide", short_forward_wide_takes, short_forward_wide_sim, CUDA(short_forward_wide_cuda), {128, 128},
      "short_forward", 9},
     {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward",

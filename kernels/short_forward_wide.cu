@@ -3,7 +3,7 @@
  *     o = softmax(softmax_scale q k^T) v,   lse = ln(sum of exp)
  *
  * Takes what short_forward_hopper.cu does of 65 .. 128 rows or keys, of heads of 129 .. 256 features: the numbers are
- * computed as there.
+ * computed as there, with the maximum of all keys.
  *
  * Grid    x: CTAs that stay; each takes one problem, a sequence and query head, after the other (own_share)
  * Block   three warpgroups: rows 0 .. 63 of a problem, rows 64 .. 127, and one that loads: two warps q and k, two v

@@ -31,6 +31,22 @@ static struct attest_plan *plan_of(const struct attest_problem *p)
     return plan;
 }
 
+/* What one kernel may be off by, `shared` allows. */
+static void expect_covers(const char *shared, const char *name)
+{
+    const struct attest_recipe *const all = ref_kernel_recipe(shared), *const own = ref_kernel_recipe(name);
+    cr_assert(all && own, "%s, %s", shared, name);
+    cr_expect_leq(all->tile_k, own->tile_k, "%s has tiles of %d keys, %s of %d", shared, all->tile_k, name, own->tile_k);
+    cr_expect_geq(all->exp_error, own->exp_error, "%s, %s", shared, name);
+    cr_expect_geq(all->tanh_error, own->tanh_error, "%s, %s", shared, name);
+}
+
+Test(devices, recipes_of_shared_problems_cover_each_kernel)
+{
+    for (const struct forward_kernel *k = forward_kernels; k->name; ++k) expect_covers(k->shared_recipe, k->name);
+    for (const struct backward_kernel *k = backward_kernels; k->name; ++k) expect_covers(k->shared_recipe, k->name);
+}
+
 Test(devices, a_plan_names_its_kernels)
 {
     const struct attest_problem p = kernel_problem(ATTEST_SIM, false);
