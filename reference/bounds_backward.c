@@ -24,7 +24,7 @@ static void put(double *array, int64_t index, double value)
 struct finish {
     const struct ref_machine *machine;
     int32_t dtype;
-    double scale;
+    double scale, operand; /* operand: what each may be off by, relative to itself */
 };
 
 static void finish_element(const struct finish *f, const struct bound_terms *t, int64_t from, struct ref_sum sum,
@@ -32,8 +32,8 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
 {
     const struct ref_machine *m = f->machine;
     const double scale = fabs(f->scale), value = scale * fabs(t->value[from]);
-    const double size = t->absolute[from] + t->error[from];
-    double bound = scale * (t->error[from] + sum.rel * size + lost) * (1 + 4 * m->u) + t->rounding[from];
+    const double size = t->absolute[from] + t->error[from], off = f->operand * size;
+    double bound = scale * (t->error[from] + off + sum.rel * (size + off) + lost) * (1 + 4 * m->u) + t->rounding[from];
     bound += 3 * m->u * value + 2 * m->tiny;
     if (overflow || size > m->huge || scale * size > m->huge) bound = INFINITY;
     bound = bound_with_output(m, f->dtype, value, bound);
@@ -42,8 +42,17 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     const double summed = sum.sigma * t->absolute[from];
     const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
     to->sigma[index] = sqrt(variance + m->u * m->u * value * value + bound_output_variance(m, f->dtype, value));
+    const double shared = fmin(f->operand * t->absolute[from], 8 * sqrt(t->variance[from])); /* by all rows */
     put(to->bias, index,
-        scale * (t->bias[from] + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
+        scale * (t->bias[from] + shared + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
+}
+
+/* Of weights, `norm` in all, and operands, `sum` in all, scaled to fp16: what each operand may be off by, and what the
+ * tensor core loses of subnormal ones. */
+static double lost_to_scaling(double weight_floor, double operand_floor, double norm, double sum, double terms)
+{
+    const double operand = operand_floor * norm;
+    return operand + 0x1p-9 * (operand + weight_floor * sum) + 4 * terms * weight_floor * operand_floor;
 }
 
 /* dq of a block: rows of the block against all keys. */
@@ -53,7 +62,7 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
     const struct attest_problem *p = b->problem;
     const struct bound_head *head = &g->head;
     const struct ref_machine *m = &head->machine;
-    const struct finish f = {m, p->dq.dtype, (double)p->softmax_scale};
+    const struct finish f = {m, p->dq.dtype, (double)p->softmax_scale, g->floors.k_relative};
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
         if (s->live == 0 || s->broken) continue;
@@ -62,7 +71,8 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live, norm = block->ds_norm[i] + block->corrections[i].norm;
             const double once = 3 * live * m->tiny + m->lost * (norm + g->k_sum[c] + live * m->least_operand);
-            const double lost = head->fmax * once * (1 + block->corrections[i].factor);
+            const double scaled = lost_to_scaling(g->floors.ds, g->floors.k, norm, g->k_sum[c], live);
+            const double lost = head->fmax * once * (1 + block->corrections[i].factor) + (1 + sum.rel) * scaled;
             finish_element(&f, terms, i * p->head_dim + c, sum, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
         }
@@ -76,8 +86,9 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     const struct attest_problem *p = b->problem;
     const bool is_dk = tensor == REF_DK;
     const int64_t features = is_dk ? p->head_dim : p->head_dim_v;
-    const struct ref_machine *m = &b->machine;
-    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0};
+    const struct ref_machine *m = &g->head.machine;
+    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0};
+    const double weight_floor = is_dk ? g->floors.ds : g->floors.p, floor = is_dk ? g->floors.q : g->floors.dout;
     const int64_t group = p->num_heads_q / p->num_heads_kv, span = group * g->head.sequence.seqlen_q;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (terms->seen[j] == 0.0) continue;
@@ -87,7 +98,9 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
         for (int64_t c = 0; c < features; ++c) {
             const double seen = terms->seen[j];
             const double operands = terms->norm[j] + terms->operand_sum[c] + seen * m->least_operand;
-            const double lost = g->head.fmax * (m->lost * operands + (3 * seen + (double)group) * m->tiny);
+            const double once = g->head.fmax * (m->lost * operands + (3 * seen + (double)group) * m->tiny);
+            const double lost = once + (1 + sum.rel) * lost_to_scaling(weight_floor, floor, terms->norm[j],
+                                                                       terms->operand_sum[c], seen);
             finish_element(&f, &terms->group, j * features + c, sum, lost, terms->overflow[j] != 0.0,
                            &b->tensors[tensor], row * features + c);
         }
@@ -186,7 +199,7 @@ static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 
 static void finish_dbias(struct backward *b, int64_t size)
 {
-    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0};
+    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0};
     for (int64_t i = 0; i < size; ++i) {
         const double count = b->dbias.count[i];
         if (count == 0.0) continue;
@@ -198,7 +211,7 @@ static void finish_dbias(struct backward *b, int64_t size)
 static void finish_dsink(struct backward *b)
 {
     const struct attest_problem *p = b->problem;
-    const struct finish f = {&b->machine, ATTEST_FP32, 1.0};
+    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0};
     struct bound_terms *t = &b->dsink;
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);

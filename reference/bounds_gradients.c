@@ -23,12 +23,11 @@ bool bound_has_delta(const struct bound_gradient_head *g)
     return problem_of(g)->delta.dtype != ATTEST_ABSENT && g->args->delta != NULL;
 }
 
-/* Error of p_ij = exp(x_ij - lse_i) as the backward pass computes it. */
-static double error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
-                         double p)
+double bound_error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
+                        double p)
 {
     const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(row->lse)) + 4 * fabs(x - row->lse);
-    const double error = score_error + m->u * rounded + m->exp_error + row->lse_error;
+    const double error = score_error + m->u * (rounded + 1.5 * m->power) + m->exp_error + row->lse_error;
     const double growth =
         error <= LARGE_EXPONENT_ERROR ? p * ref_growth(error) : exp(fmin(x - row->lse + error, 700.0));
     return growth + m->tiny;
@@ -166,7 +165,8 @@ double bound_of_mean(const struct ref_machine *m, const struct bound_mean *of)
 {
     const double terms = of->terms + 3, lost = terms * m->tiny / of->least_p;
     const double summed = ref_growth(terms * m->u) + lost; /* of a sum */
-    if (!(summed < 0.5) || !(of->most_p < m->huge / 2) || !(of->products < m->huge)) return INFINITY;
+    const double huge = ldexp(m->huge, -m->power);
+    if (!(summed < 0.5) || !(of->most_p < huge / 2) || !(of->products < huge)) return INFINITY;
     const double mean = fmin(of->centred / of->least_p, of->hull);
     const double size = fmin(of->products / of->least_p, of->largest); /* of the dividend, in units of the divisor */
     const double rounded = (summed * (size + of->delta + mean) + lost) / (1 - summed);
@@ -220,9 +220,9 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
         row->lse_error = 0.0;
         for (int64_t j = 0; j < g->head.num_keys; ++j) v->p[j] = v->live[j] != 0.0 ? exp(v->x[j] - row->lse) : 0.0;
     }
-    row->lse_bias = row->lse_error;
+    row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
     for (int64_t j = 0; j < g->head.num_keys; ++j)
-        v->p_error[j] = v->live[j] != 0.0 ? error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]) : 0.0;
+        v->p_error[j] = v->live[j] != 0.0 ? bound_error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]) : 0.0;
 }
 
 static void row_delta(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
@@ -267,7 +267,7 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
 /* What is left of y by its parts. */
 static double half_unit(const struct ref_rounding *r, double y)
 {
-    for (int n = 0; n < r->parts; ++n) y = ref_half_ulp(r->dtype, y);
+    for (int n = 0; n < r->parts; ++n) y = ref_half_ulp(r->dtype, r->scale * y) / r->scale;
     return y;
 }
 
@@ -318,11 +318,11 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
 static void round_pd(struct bound_gradient_block *block, int64_t at, const struct ref_rounding *r, double p,
                      double p_error, double drop, double half)
 {
-    const double rounded = ref_round(r->dtype, p - p_error);
+    const double rounded = ref_round(r->dtype, r->scale * (p - p_error));
     if (drop != 1.0) /* p may be rounded before or after the multiplier */
         block->pd.bias[at] += half;
-    else if (r->parts == 1 && rounded == ref_round(r->dtype, p + p_error))
-        block->pd.known[at] = rounded - p;
+    else if (r->parts == 1 && rounded == ref_round(r->dtype, r->scale * (p + p_error)))
+        block->pd.known[at] = rounded / r->scale - p;
     else
         block->pd.variance[at] += half * half / 3;
 }
@@ -353,7 +353,7 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
 {
     const struct ref_machine *m = &g->head.machine;
     const double sink = (double)g->args->forward.sink[g->head.h], p = ref_sink_weight(sink, row->lse);
-    const double p_error = sink == -INFINITY ? 0.0 : error_of_p(m, row, sink, 0.0, p), z = row->dlse - row->delta;
+    const double p_error = sink == -INFINITY ? 0.0 : bound_error_of_p(m, row, sink, 0.0, p), z = row->dlse - row->delta;
     const double z_error = row->delta_error + 2 * m->u * (fabs(row->delta) + fabs(row->dlse));
     const double error = p_error * fabs(z) + (p + p_error) * z_error;
     block->sink_value[i] = p * z;
@@ -549,7 +549,10 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     struct bound_head *head = &g->head;
     const struct attest_problem *p = problem_of(g);
     if (!bound_load_keys(pool, head)) return false;
-    g->k_rows = bound_make_panels(pool, &head->k, false, g->statistics ? 7 : 3);
+    struct bound_matrix k = head->k;
+    if (head->machine.scales && !bound_scale_head(pool, g, &k)) return false;
+    g->k_rows = bound_make_panels(pool, &k, false, g->statistics ? 6 : 2);
+    g->k_rows.plain = bound_make_panels(pool, &head->k, false, 1).plain;
     g->v_transposed = bound_make_panels(pool, &head->v, true, 3);
     g->k_sum = bound_take(pool, p->head_dim);
     g->dp_sum = ref_sum_features(&head->machine, p->head_dim_v);
@@ -564,7 +567,7 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
-        for (int64_t c = 0; c < p->head_dim; ++c) g->k_sum[c] += fabs(head->k.value[j * p->head_dim + c]);
+        for (int64_t c = 0; c < p->head_dim; ++c) g->k_sum[c] += fabs(k.value[j * p->head_dim + c]);
     return take_key_terms(pool, n, p->head_dim, g->statistics, &g->dk) &&
            take_key_terms(pool, n, p->head_dim_v, g->statistics, &g->dv);
 }

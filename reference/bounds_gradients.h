@@ -50,15 +50,22 @@ struct bound_correction {
     double norm;                    /* sum of dq.absolute */
 };
 
+/* What scaling to fp16 may cost each number of an operand, however small: reference/bounds.md section 11.11. */
+struct bound_floors {
+    double p, ds, q, k, dout;
+    double k_relative; /* beside k's; of q and dout all else is exact */
+};
+
 struct bound_gradient_head {
     struct bound_head head;
     const struct attest_backward_args *args;
     bool statistics;
-    struct bound_panels k_rows;       /* num_keys x head_dim */
+    struct bound_panels k_rows;       /* num_keys x head_dim; absolute, square: of the largest that dq may meet */
     struct bound_panels v_transposed; /* head_dim_v x num_keys */
-    double *k_sum;                    /* of |k|, by feature */
+    double *k_sum;                    /* of |k|, or the largest that dq may meet, by feature */
     double *k_columns;                /* [head_dim][ld]; NULL unless delta is corrected */
     struct ref_sum dp_sum;            /* accumulation of dout.v */
+    struct bound_floors floors;       /* 0 where nothing is scaled */
     struct bound_key_terms dk, dv;
 };
 
@@ -81,6 +88,9 @@ struct bound_gradient_block {
 bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
+/* Error of p = exp(x - lse) as the backward pass computes it. */
+double bound_error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
+                        double p);
 /* The derivative of softcap, 1 - tanh^2, of a score of the block, and its error. */
 struct bound_slope {
     double value, error, bias, sigma;
@@ -105,6 +115,10 @@ double bound_of_mean(const struct ref_machine *m, const struct bound_mean *of);
 
 /* Whether delta is an input: read as it is, and o is not. */
 bool bound_has_delta(const struct bound_gradient_head *g);
+
+/* Of one query head that scales: roundings of its machine, its floors, and k with the largest that it may be once a
+ * number between its features' is taken off. False where there is no memory. */
+bool bound_scale_head(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_matrix *k);
 
 /* ATTEST_DELTA_CORRECTED. row: with the errors of the provisional delta, replaced by those of the corrected one;
  * exact: with those of a sum of p dp in fp32; uncorrected: with those that kernels have which correct nothing, NULL

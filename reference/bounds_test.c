@@ -379,6 +379,77 @@ Test(bounds, the_o_in_memory_tightens_dq_and_never_loosens_it)
     for (int t = REF_DQ; t <= REF_DV; ++t) cr_assert_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
 }
 
+/* Largest share of p's error where 2^8 p is one exponential, off as far as it may be, and two fused operations. */
+static double largest_share_of_p(const struct ref_machine *m)
+{
+    uint64_t seed = 13;
+    double largest = 0.0;
+    for (int i = 0; i < 1000000; ++i) {
+        const float log2_e = 0x1.715476p0f, x = (float)(uniform(&seed) * exp(4 * uniform(&seed)));
+        const float lse = x + (float)fabs(uniform(&seed) * exp(4 * uniform(&seed)));
+        const float y = fmaf(x, log2_e, -fmaf(lse, log2_e, -8.0f));
+        const double p = exp((double)x - (double)lse), side = uniform(&seed) < 0 ? -1.0 : 1.0;
+        const double off = fabs(exp2((double)y - 8) * (1 + side * 0x1p-22) - p);
+        const struct bound_row row = {.lse = (double)lse};
+        largest = fmax(largest, off / bound_error_of_p(m, &row, (double)x, 2 * m->u * fabs((double)x), p));
+    }
+    return largest;
+}
+
+Test(bounds, a_power_in_the_exponent_of_p_costs_12u)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    f->p.num_heads_q = HEADS_KV;
+    struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward_scaled"));
+    const double share = largest_share_of_p(&m);
+    cr_assert_eq(m.power, 8);
+    m.power = 0;
+    const double without = largest_share_of_p(&m);
+    printf("share of p's error with 2^8 in the exponent: %.3f, %.3f of what there is without\n", share, without);
+    cr_expect(share <= 1 && share > 0.7 && without > 1.5);
+}
+
+static void expect_equal_bounds(void)
+{
+    for (int t = 0; t < REF_NUM_TENSORS; ++t)
+        if (is_there(t)) cr_expect_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
+}
+
+/* Of problems that no kernel of that recipe takes its bounds are those of two parts. */
+Test(bounds, what_is_not_plain_is_not_scaled)
+{
+    const struct attest_recipe *scaled = ref_kernel_recipe("short_backward_scaled");
+    for (int kind = 0; kind < 3; ++kind) {
+        set_up_as(kind == 0 ? ATTEST_FP16 : ATTEST_BF16, 1.0); /* fp16, groups, everything at once */
+        if (kind == 2) add_features();
+        if (kind != 1) f->p.num_heads_q = f->p.num_heads_kv;
+        compute_bounds(scaled, 0);
+        compute_bounds(ref_kernel_recipe("short_backward_wide"), 1);
+        expect_equal_bounds();
+    }
+    set_up_as(ATTEST_BF16, 1.0);
+    f->p.num_heads_q = f->p.num_heads_kv;
+    cr_assert(ref_machine(&f->p, scaled).scales);
+}
+
+/* p of more than 255 are beyond fp16 as 2^8 p, and scores near 2 10^6 are so uncertain that they may be computed. */
+Test(bounds, p_beyond_fp16_is_outside_where_it_is_scaled)
+{
+    set_up_as(ATTEST_BF16, 1.0);
+    f->p.num_heads_q = f->p.num_heads_kv;
+    for (int64_t i = 0; i < ROWS_Q; ++i) ref_store(ATTEST_BF16, f->q, i * DIM, 2048.0);
+    for (int64_t i = 0; i < ROWS_K; ++i) ref_store(ATTEST_BF16, f->k, i * DIM, 4096.0);
+    fill(f->v, ROWS_K * DIM_V, 0x1p-20, 3); /* ds are small */
+    compute_bounds(ref_kernel_recipe("short_backward_scaled"), 0);
+    compute_bounds(ref_kernel_recipe("short_backward_wide"), 1);
+    int64_t outside = 0;
+    for (int64_t i = 0; i < sizes[REF_DV]; ++i) {
+        outside += isinf(f->bound[0][REF_DV][i]);
+        cr_assert(isfinite(f->bound[1][REF_DV][i]));
+    }
+    cr_assert_gt(outside, 9 * sizes[REF_DV] / 10);
+}
+
 enum { MEAN_KEYS = 20 };
 
 /* The mean of dp by p, in fp32, of numbers that err as far as they may, all to one side: p by factors of
@@ -564,6 +635,34 @@ Test(bounds, sigma_and_bias_are_below_the_bound)
                 cr_assert(bound == 0.0 || sigma[t][i] > 0.0);
             }
         }
+    }
+}
+
+/* Both where p, ds and operands are scaled: the oracle's error is that small a share, noise is a part. */
+Test(bounds, scaled_bounds_are_bounds_as_others_are)
+{
+    static double sigma[REF_NUM_TENSORS][ROWS_Q * DIM], bias[REF_NUM_TENSORS][ROWS_Q * DIM];
+    const struct attest_recipe *const recipe = ref_kernel_recipe("short_backward_scaled");
+    for (int power = -30; power <= 30; power += 30) {
+        struct ref_bound b[REF_NUM_TENSORS] = {{0}};
+        set_up_as(ATTEST_BF16, ldexp(1.0, power));
+        f->p.num_heads_q = f->p.num_heads_kv;
+        f->p.softmax_scale = (float)ldexp(0.2, -2 * power);
+        compute_bounds(NULL, 0);
+        compute_bounds(recipe, 1);
+        for (int t = REF_DQ; t <= REF_DV; ++t) {
+            b[t] = (struct ref_bound){f->oracle[t], sigma[t], bias[t]};
+            const int64_t count = t == REF_DQ ? sizes[t] * HEADS_KV / HEADS : sizes[t];
+            for (int64_t i = 0; i < count; ++i) cr_assert_leq(f->bound[0][t][i], 0x1p-26 * f->bound[1][t][i]);
+        }
+        cr_assert_eq(ref_bound_backward(&f->p, &f->a, recipe, b, 1), ATTEST_OK);
+        for (int t = REF_DQ; t <= REF_DV; ++t)
+            for (int64_t i = 0; i < (t == REF_DQ ? sizes[t] * HEADS_KV / HEADS : sizes[t]); ++i) {
+                const double bound = f->bound[1][t][i];
+                cr_assert(f->oracle[t][i] == bound && isfinite(bound));
+                cr_assert(sigma[t][i] > 0 && sigma[t][i] <= bound && bias[t][i] <= bound, "%s %ld: %g and %g of %g",
+                          ref_tensor_names[t], (long)i, sigma[t][i], bias[t][i], bound);
+            }
     }
 }
 

@@ -15,7 +15,14 @@ static struct ref_rounding rounding_to(int32_t dtype, int32_t parts)
     /* fp32 and bf16 share their least exponent, below which a unit may flush to zero. */
     const double tiny = f->min_normal <= FLT_MIN ? FLT_MIN : f->min_subnormal / 2;
     const double left = parts == 2 ? u / (1 + u) : 1.0;
-    return (struct ref_rounding){dtype, parts, u / (1 + u) * left, parts * tiny, f->overflow, u / 2 * left};
+    return (struct ref_rounding){dtype, parts, u / (1 + u) * left, parts * tiny, f->overflow, u / 2 * left, 1.0};
+}
+
+struct ref_rounding ref_rounding_to_fp16(double scale)
+{
+    struct ref_rounding r = rounding_to(ATTEST_FP16, 1);
+    r.tiny /= scale, r.overflow /= scale, r.scale = scale;
+    return r;
 }
 
 static double least_normal(int32_t dtype) { return ref_format(dtype)->min_normal; }
@@ -52,10 +59,26 @@ static void fold_factors(const struct attest_problem *p, struct ref_rounding *ds
     ds->overflow /= fmax(1.0, scale);
 }
 
+/* Every row sees every key, sums of ds over keys are zero, and nothing is summed over heads. */
+static bool is_plain(const struct attest_problem *p)
+{
+    return p->num_heads_q == p->num_heads_kv && p->window_left < 0 && p->window_right < 0 && !p->mask.dtype &&
+           !p->block_mask.dtype && !p->bias.dtype && !p->has_alibi && !p->has_sink && p->softcap == 0 &&
+           p->dropout_p == 0 && !p->external_lse && !p->dlse.dtype && !p->delta.dtype && !p->dbias.dtype;
+}
+
+static bool is_bf16(const struct attest_problem *p)
+{
+    return p->q.dtype == ATTEST_BF16 && p->k.dtype == ATTEST_BF16 && p->v.dtype == ATTEST_BF16 &&
+           p->dout.dtype == ATTEST_BF16;
+}
+
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
 {
     struct ref_machine m = oracle_machine();
     if (!recipe) return m;
+    const int32_t round_p = recipe->round_p == 3 ? 2 : recipe->round_p;
+    const int32_t round_ds = recipe->round_ds == 3 ? 2 : recipe->round_ds;
     m.accumulate = recipe->accumulate;
     m.u = 0x1p-24;
     m.tiny = FLT_MIN;
@@ -70,7 +93,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.tanh_floor = 0x1p-22;
     m.log_error = 0x1p-22;
     m.tile_k = recipe->tile_k;
-    m.most_weight = recipe->round_p == 2 || recipe->delta == ATTEST_DELTA_BY_LENGTH ? 0x1p15 : 1;
+    m.most_weight = round_p == 2 || recipe->delta == ATTEST_DELTA_BY_LENGTH ? 0x1p15 : 1;
     m.rescales = true;
     m.by_length = recipe->delta == ATTEST_DELTA_BY_LENGTH;
     m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.by_length) && !p->external_lse;
@@ -78,12 +101,14 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
-    m.parts = recipe->round_p == 2 || recipe->round_ds == 2 || m.by_length ? 2 : 1;
-    m.p = rounding_to(p->v.dtype, recipe->round_p);
-    if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, recipe->round_p);
+    m.scales = recipe->round_p == 3 && recipe->round_ds == 3 && is_plain(p) && is_bf16(p);
+    m.power = m.scales ? 8 : 0;
+    m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
+    m.p = rounding_to(p->v.dtype, round_p);
+    if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, round_p);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);
-    if (m.corrects_delta) m.p_dq = rounding_to(p->k.dtype, recipe->round_p);
-    m.ds = rounding_to(p->q.dtype, recipe->round_ds);
+    if (m.corrects_delta) m.p_dq = rounding_to(p->k.dtype, round_p);
+    m.ds = rounding_to(p->q.dtype, round_ds);
     fold_factors(p, &m.ds);
     if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {
         m.dk_heads = rounding_to(p->dk.dtype, 1);

@@ -14,6 +14,7 @@ struct ref_rounding {
     int32_t parts; /* numbers */
     double relative, tiny, overflow;
     double relative_below_one; /* the same for 1/2 <= |y| < 1, in units of 1 rather than of y */
+    double scale;              /* what is rounded is scale y; the rest of this is in units of y */
 };
 
 struct ref_machine {
@@ -34,6 +35,8 @@ struct ref_machine {
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
     bool normalizes_delta; /* sum p dp / sum p (bounds.md, 6) */
     bool by_length;      /* some of the kernels that share the problem correct delta, the others normalize it */
+    bool scales;         /* p, ds and what they meet to fp16, by powers of two of the largest (bounds.md, 11.11) */
+    int32_t power;       /* p in fp32 is 2^power times itself: its exponent has that added */
     int32_t parts;       /* products a term of the sums over rows */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
@@ -42,6 +45,8 @@ struct ref_machine {
 
 /* recipe NULL: the oracle. */
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe);
+/* y to fp16 as scale y, once; scale is a power of two. */
+struct ref_rounding ref_rounding_to_fp16(double scale);
 
 /* A sum of products: |computed - exact| <= rel sum |a||b|, absolute terms apart; and under independent
  * roundings standard deviation and bias, in the same unit. */

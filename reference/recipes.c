@@ -45,6 +45,9 @@ const struct attest_recipe ref_recipes[] = {
 /* Whole sequences on tensor cores: p and ds in two parts, delta the mean of dp by p. */
 #define PORTABLE_SHORT(keys) \
     PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_NORMALIZED
+/* The same, but in fp16, once, with powers of two of each head (bounds.md section 11.11). */
+#define PORTABLE_SCALED \
+    PORTABLE_OF(128), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 3, .round_ds = 3, .delta = ATTEST_DELTA_NORMALIZED
 #define PORTABLE_CLS PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_NORMALIZED
 
 const struct attest_recipe ref_kernel_recipes[] = {
@@ -73,6 +76,7 @@ const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "short_backward_64", PORTABLE_SHORT(64)},
     {.name = "short_backward_hopper", PORTABLE_SHORT(128)},
     {.name = "short_backward_wide", PORTABLE_SHORT(128)},
+    {.name = "short_backward_scaled", PORTABLE_SCALED},
     {.name = "forward_shared", PORTABLE_MMA_SHARED}, /* forward, backward beside those of short sequences */
     {.name = "backward_shared", PORTABLE_MMA_SHARED},
     {0},

@@ -60,8 +60,8 @@ static const char *delta_of(const struct attest_recipe *r)
     return name_in(names, 5, r->delta);
 }
 
-/* Two parts are nearly fp32. */
-static const char *rounding_of(int32_t parts, const char *rounds) { return parts == 1 ? rounds : ""; }
+/* Two parts are nearly fp32; 3 is one part. */
+static const char *rounding_of(int32_t parts, const char *rounds) { return parts % 2 == 1 ? rounds : ""; }
 
 /* ---- for people ---- */
 
@@ -71,9 +71,10 @@ static void print_recipes(const struct plugin_audit *audit, FILE *out)
     const struct plugin_recipes all = recipes_of(audit);
     for (int i = 0; i < all.count; ++i) {
         const struct attest_recipe *r = &all.recipe[i];
-        fprintf(out, "  recipe %s: sums %s, delta %s, exp_error %.3g, tile_k %d%s%s%s%s\n", all.name[i],
+        fprintf(out, "  recipe %s: sums %s, delta %s, exp_error %.3g, tile_k %d%s%s%s%s%s\n", all.name[i],
                 accumulate_of(r), delta_of(r), r->exp_error, r->tile_k, rounding_of(r->round_p, ", rounds p"),
                 r->round_p_ds ? ", rounds p of ds" : "", rounding_of(r->round_ds, ", rounds ds"),
+                r->round_p == 3 ? ", both scaled to fp16" : "",
                 r->round_dkv_heads ? ", rounds dk and dv of each head" : "");
     }
 }
@@ -204,12 +205,12 @@ static json_t *json_recipes(const struct plugin_audit *audit)
     json_t *list = json_array();
     for (int i = 0; i < all.count; ++i) {
         const struct attest_recipe *r = &all.recipe[i];
-        json_array_append_new(list, json_pack("{s:o, s:s, s:s, s:o, s:o, s:i, s:b, s:b, s:b, s:b}", "name",
+        json_array_append_new(list, json_pack("{s:o, s:s, s:s, s:o, s:o, s:i, s:b, s:b, s:b, s:b, s:b}", "name",
                                               report_string(all.name[i]), "accumulate", accumulate_of(r), "delta",
                                               delta_of(r), "exp_error", report_number(r->exp_error), "tanh_error",
                                               report_number(r->tanh_error), "tile_k", r->tile_k, "round_p", r->round_p,
-                                              "round_p_ds", r->round_p_ds, "round_ds", r->round_ds, "round_dkv_heads",
-                                              r->round_dkv_heads));
+                                              "round_p_ds", r->round_p_ds, "round_ds", r->round_ds, "scaled_to_fp16",
+                                              r->round_p == 3, "round_dkv_heads", r->round_dkv_heads));
     }
     return list;
 }
