@@ -28,6 +28,8 @@ const struct implementation emulations[] = {
     UNKIND_EMULATION_OF("portable-unkind", &ref_kernel_recipes[1], 64),
     UNKIND_EMULATION_OF("portable-fp32-unkind", &ref_kernel_recipes[3], 64), /* kernels/..._fp32.cu, cls_forward.cu */
     UNKIND_EMULATION_OF("portable-short-unkind", &ref_kernel_recipes[6], 128), /* kernels/short_....cu */
+    EMULATION_OF("portable-scaled", &ref_kernel_recipes[15], 128),
+    UNKIND_EMULATION_OF("portable-scaled-unkind", &ref_kernel_recipes[15], 128),
     {0},
 };
 
@@ -91,13 +93,13 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
     if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
 
     const bool stays = rows->max[i] == max && max != -INFINITY; /* so does what was added up, exactly */
-    const float alpha = stays ? 1.0f : head_exp(head, 0, rows->max[i] - max, 0.0f);
+    const float alpha = stays ? 1.0f : head_exp(head, 0, rows->max[i] - max, 0.0f, 0);
     rows->max[i] = max;
     rows->sum[i] *= alpha;
     for (int64_t x = 0; x < head->p->head_dim_v; ++x) rows->o[i][x] *= alpha;
     for (int64_t j = 0; j < tile->keys; ++j) {
         if (!tile->seen[i][j]) continue;
-        const float e = head_exp(head, tile->c0 + j, tile->x[i][j], max);
+        const float e = head_exp(head, tile->c0 + j, tile->x[i][j], max, 0);
         rows->sum[i] += e;
         p[j] = tile->dropped[i][j] ? 0.0f : round_p(head, e);
     }

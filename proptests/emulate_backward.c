@@ -1,11 +1,18 @@
 /* emulate_backward.c - the recipes' backward pass (Dao 2023, algorithm 2): p is computed again as exp(x - lse),
  * a tile of keys at a time against all query rows. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proptests/emulate_formats.h"
 #include "proptests/emulate_head.h"
+
+/* Of two, by which a recipe that scales multiplies before it rounds to fp16; else 0. */
+struct powers {
+    bool are_used;
+    int p, dp, q, k, dout;
+};
 
 /* One query head. Its rows are in memory as fp32; rows that see no key are zero. */
 struct gradients {
@@ -18,12 +25,16 @@ struct gradients {
     float *dk, *dv;                     /* [seqlen_k][...], sums over the query heads of a group */
     float *dbias;                       /* packed, 1 for an axis that is summed over */
     float *dsink;                       /* [num_heads_q] */
+    float *q16, *dout16;                /* q and dout as dk and dv meet them where they are scaled */
+    struct powers powers;
 };
 
 /* One tile of keys. dk and dv: sums of ds q and p dout over the rows of this query head. */
 struct keys {
     int64_t c0;
     float k[MAX_TILE_K * MAX_FEATURES], v[MAX_TILE_K * MAX_FEATURES];
+    float k16[MAX_TILE_K * MAX_FEATURES]; /* k as dq meets it */
+    float centre[MAX_FEATURES];           /* what k16 lacks of it */
     float dk[MAX_TILE_K][MAX_FEATURES], dv[MAX_TILE_K][MAX_FEATURES];
 };
 
@@ -57,7 +68,7 @@ static void compute_p_dp(const struct gradients *g, struct keys *keys, int64_t r
     for (int64_t i = 0; i < t->scores.rows; ++i) {
         for (int64_t j = 0; j < t->scores.keys; ++j) {
             if (!t->scores.seen[i][j]) continue;
-            t->p[i][j] = head_exp(head, keys->c0 + j, t->scores.x[i][j], g->lse[r0 + i]);
+            t->p[i][j] = head_exp(head, keys->c0 + j, t->scores.x[i][j], g->lse[r0 + i], g->powers.p);
             t->dp[i][j] = t->scores.dropped[i][j] ? 0.0f * t->dp[i][j] : head->drop_scale * t->dp[i][j];
         }
     }
@@ -101,6 +112,76 @@ static float scalar(const struct gradients *g, const struct attest_tensor *t, co
     return emulate_load(t->dtype, data, head_offset_q(&g->head, t, r));
 }
 
+static bool scales(const struct head *head)
+{
+    const struct attest_problem *p = head->p;
+    const bool is_whole = !p->mask.dtype && !p->block_mask.dtype && p->window_left < 0 && p->window_right < 0;
+    const bool is_plain = !p->bias.dtype && !p->has_alibi && !p->has_sink && p->softcap == 0 && p->dropout_p == 0;
+    const bool is_own = !p->external_lse && !p->dlse.dtype && !p->delta.dtype && !p->dbias.dtype;
+    const bool is_bf16 = p->q.dtype == ATTEST_BF16 && p->k.dtype == ATTEST_BF16 && p->v.dtype == ATTEST_BF16 &&
+                         p->dout.dtype == ATTEST_BF16;
+    return head->self->recipe->round_ds == 3 && p->num_heads_q == p->num_heads_kv && is_whole && is_plain && is_own &&
+           is_bf16;
+}
+
+static float largest_finite(const float *values, int64_t count, float largest)
+{
+    for (int64_t i = 0; i < count; ++i)
+        if (isfinite(values[i]) && fabsf(values[i]) > largest) largest = fabsf(values[i]);
+    return largest;
+}
+
+static int exponent_of(float largest) { return largest < FLT_MIN ? -127 : ilogbf(largest); }
+static int power_of(float largest) { return (int)least(15 - exponent_of(largest), 120); }
+
+static void to_fp16(int64_t count, const float *values, int power, float *out)
+{
+    for (int64_t i = 0; i < count; ++i) out[i] = emulate_round(ATTEST_FP16, values[i] * ldexpf(1.0f, power));
+}
+
+static float median(float a, float b, float c) { return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c)); }
+
+/* Powers of two of the head's largest numbers, what is taken off k, q16 and dout16. */
+static void take_powers(struct gradients *g, struct keys *keys)
+{
+    const struct head *head = &g->head;
+    const struct attest_problem *p = head->p;
+    const int64_t d = p->head_dim, n = head->seqlen_k, tile = head->self->tile_k;
+    const int64_t of_q = head->seqlen_q * d, of_dout = head->seqlen_q * p->head_dim_v;
+    const float q = largest_finite(g->q, of_q, 0.0f), dout = largest_finite(g->dout, of_dout, 0.0f);
+    float k = 0.0f, v = 0.0f, rows[3][MAX_FEATURES] = {{0}};
+    for (int64_t c0 = 0; c0 < n; c0 += tile) {
+        head_load_k(head, &p->k, head->a->k, c0, d, keys->k);
+        head_load_k(head, &p->v, head->a->v, c0, p->head_dim_v, keys->v);
+        k = largest_finite(keys->k, tile * d, k);
+        v = largest_finite(keys->v, tile * p->head_dim_v, v);
+        for (int64_t i = 0; i < 3; ++i) {
+            const int64_t row = i * (n - 1) / 2 - c0;
+            if (row >= 0 && row < tile) memcpy(rows[i], keys->k + row * d, (size_t)d * sizeof **rows);
+        }
+    }
+    for (int64_t x = 0; x < d; ++x) keys->centre[x] = median(rows[0][x], rows[1][x], rows[2][x]);
+    const int shift = -8 - exponent_of(dout) - exponent_of(v);
+    g->powers = (struct powers){true, 8, shift < -126 ? -126 : (int)least(shift, 126), power_of(q), power_of(k) - 1,
+                                power_of(dout)};
+    to_fp16(of_q, g->q, g->powers.q, g->q16);
+    to_fp16(of_dout, g->dout, g->powers.dout, g->dout16);
+}
+
+/* A tile of k and v, and k as dq meets it. */
+static void load_keys(const struct gradients *g, struct keys *keys)
+{
+    const struct head *head = &g->head;
+    const int64_t d = head->p->head_dim;
+    const float power = ldexpf(1.0f, g->powers.k);
+    head_load_k(head, &head->p->k, head->a->k, keys->c0, d, keys->k);
+    head_load_k(head, &head->p->v, head->a->v, keys->c0, head->p->head_dim_v, keys->v);
+    for (int64_t i = 0; i < head->self->tile_k * d; ++i)
+        keys->k16[i] = g->powers.are_used
+                           ? emulate_round(ATTEST_FP16, fmaf(keys->k[i], power, -(keys->centre[i % d] * power)))
+                           : keys->k[i];
+}
+
 /* Everything that belongs to the query rows. A row that sees no key is not read; with a sink, its dlse is. */
 static void load_rows(struct gradients *g, struct keys *keys)
 {
@@ -122,6 +203,8 @@ static void load_rows(struct gradients *g, struct keys *keys)
         head_load_q(head, &p->dout, g->a->dout, r, 1, p->head_dim_v, g->dout + r * p->head_dim_v);
         if (!p->delta.dtype && !sums) g->delta[r] = delta_from_o(g, r);
     }
+    g->powers = (struct powers){0};
+    if (scales(head)) take_powers(g, keys);
     if (sums) sum_delta(g, keys);
 }
 
@@ -149,6 +232,12 @@ static void compute_ds(const struct gradients *g, struct gradient_tile *t)
             if (!t->scores.seen[i][j]) continue;
             const float p = t->p[i][j], th = t->scores.tanh[i][j];
             const float p_ds = recipe->round_p_ds ? emulate_round(head->p->dout.dtype, p) : p;
+            if (g->powers.are_used) {
+                const float power = ldexpf(1.0f, g->powers.dp), z = fmaf(t->dp[i][j], power, -(power * g->delta[r]));
+                t->p_dv[i][j] = emulate_round(ATTEST_FP16, p);
+                t->ds[i][j] = emulate_round(ATTEST_FP16, p * z);
+                continue;
+            }
             const float dx = p_ds * (t->dp[i][j] - g->delta[r] + g->dlse[r]);
             const float ds = head->p->softcap > 0 ? dx * (1.0f - th * th) : dx;
             const float kept = t->scores.dropped[i][j] ? 0.0f * p : p;
@@ -170,14 +259,16 @@ static void absorb_tile(const struct gradients *g, struct keys *keys, int64_t r0
     const struct seen seen = {t.scores.seen[0], MAX_TILE_K, 1}, seen_t = {t.scores.seen[0], 1, MAX_TILE_K};
     const struct matrix p_t = {t.p_dv[0], 1, MAX_TILE_K};
     const struct matrix ds = {t.ds[0], MAX_TILE_K, 1}, ds_t = {t.ds[0], 1, MAX_TILE_K};
-    const struct unit for_dv = unit_of(&g->head, p->dout.dtype, p->dout.dtype);
-    const struct unit for_ds = unit_of(&g->head, p->q.dtype, p->q.dtype);
-    unit_multiply(&for_dv, count, d_v, rows, p_t, seen_t, (struct matrix){g->dout + r0 * d_v, d_v, 1},
+    const bool scaled = g->powers.are_used;
+    const int32_t of_dv = scaled ? ATTEST_FP16 : p->dout.dtype, of_ds = scaled ? ATTEST_FP16 : p->q.dtype;
+    float *const q = scaled ? g->q16 : g->q, *const dout = scaled ? g->dout16 : g->dout;
+    const struct unit for_dv = unit_of(&g->head, of_dv, of_dv), for_ds = unit_of(&g->head, of_ds, of_ds);
+    unit_multiply(&for_dv, count, d_v, rows, p_t, seen_t, (struct matrix){dout + r0 * d_v, d_v, 1},
                   (struct matrix){keys->dv[0], MAX_FEATURES, 1});
-    unit_multiply(&for_ds, count, d, rows, ds_t, seen_t, (struct matrix){g->q + r0 * d, d, 1},
+    unit_multiply(&for_ds, count, d, rows, ds_t, seen_t, (struct matrix){q + r0 * d, d, 1},
                   (struct matrix){keys->dk[0], MAX_FEATURES, 1});
     if (has_dq) return;
-    unit_multiply(&for_ds, rows, d, count, ds, seen, (struct matrix){keys->k, d, 1},
+    unit_multiply(&for_ds, rows, d, count, ds, seen, (struct matrix){keys->k16, d, 1},
                   (struct matrix){g->dq + r0 * d, d, 1});
 }
 
@@ -250,15 +341,21 @@ static void correct_dq(const struct gradients *g, struct keys *keys)
     }
 }
 
+/* scale sum 2^power, rounded once. */
+static float scaled_once(float scale, float sum, int power)
+{
+    return (float)ldexp((double)scale * (double)sum, power);
+}
+
 /* The finished dk or dv of one query head joins those of its group. */
-static void add_to_group(const struct head *head, int64_t c0, int64_t features, float scale, int32_t dtype,
+static void add_to_group(const struct head *head, int64_t c0, int64_t features, float scale, int power, int32_t dtype,
                          float (*sum)[MAX_FEATURES], float *group)
 {
     const int64_t group_size = head->p->num_heads_q / head->p->num_heads_kv;
     const bool rounds = head->self->recipe->round_dkv_heads && group_size > 1;
     for (int64_t j = 0; j < least(head->self->tile_k, head->seqlen_k - c0); ++j) {
         for (int64_t x = 0; x < features; ++x) {
-            const float value = scale * sum[j][x];
+            const float value = scaled_once(scale, sum[j][x], power);
             float *total = &group[(c0 + j) * features + x];
             if (MUTANT(head, MUTANT_GROUP_NOT_SUMMED)) *total = 0.0f;
             *total += rounds ? emulate_round(dtype, value) : value;
@@ -270,11 +367,13 @@ static void store_dq(const struct gradients *g)
 {
     const struct head *head = &g->head;
     const struct attest_problem *p = head->p;
+    const int power = -g->powers.p - g->powers.dp - g->powers.k;
     for (int64_t r = 0; r < head->rows_q; ++r) {
         const int64_t at = head_offset_q(head, &p->dq, r);
-        for (int64_t x = 0; x < p->head_dim; ++x)
-            emulate_store(p->dq.dtype, g->a->dq, at + x,
-                          r < head->seqlen_q ? p->softmax_scale * g->dq[r * p->head_dim + x] : 0.0f);
+        for (int64_t x = 0; x < p->head_dim; ++x) {
+            const float sum = r < head->seqlen_q ? g->dq[r * p->head_dim + x] : 0.0f;
+            emulate_store(p->dq.dtype, g->a->dq, at + x, scaled_once(p->softmax_scale, sum, power));
+        }
     }
 }
 
@@ -294,7 +393,7 @@ static void add_dsink(const struct gradients *g)
 {
     const float sink = g->head.a->sink[g->head.h];
     for (int64_t r = 0; r < g->head.seqlen_q; ++r)
-        g->dsink[g->head.h] += head_exp(&g->head, 1, sink, g->lse[r]) * (g->dlse[r] - g->delta[r]);
+        g->dsink[g->head.h] += head_exp(&g->head, 1, sink, g->lse[r], 0) * (g->dlse[r] - g->delta[r]);
 }
 
 static void backward_head(struct gradients *g, struct keys *keys)
@@ -307,13 +406,14 @@ static void backward_head(struct gradients *g, struct keys *keys)
     load_rows(g, keys);
     if (corrects) correct_dq(g, keys);
     for (keys->c0 = 0; keys->c0 < head->seqlen_k; keys->c0 += head->self->tile_k) {
-        head_load_k(head, &p->k, head->a->k, keys->c0, p->head_dim, keys->k);
-        head_load_k(head, &p->v, head->a->v, keys->c0, p->head_dim_v, keys->v);
+        load_keys(g, keys);
         memset(keys->dk, 0, sizeof keys->dk);
         memset(keys->dv, 0, sizeof keys->dv);
         for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) absorb_tile(g, keys, r0, corrects);
-        add_to_group(head, keys->c0, p->head_dim, p->softmax_scale, p->dk.dtype, keys->dk, g->dk);
-        add_to_group(head, keys->c0, p->head_dim_v, head->drop_scale, p->dv.dtype, keys->dv, g->dv);
+        add_to_group(head, keys->c0, p->head_dim, p->softmax_scale, -g->powers.p - g->powers.dp - g->powers.q,
+                     p->dk.dtype, keys->dk, g->dk);
+        add_to_group(head, keys->c0, p->head_dim_v, head->drop_scale, -g->powers.p - g->powers.dout, p->dv.dtype,
+                     keys->dv, g->dv);
     }
     store_dq(g);
     if (p->has_sink) add_dsink(g);
@@ -366,9 +466,10 @@ enum attest_status emulate_backward(const struct implementation *self, const str
     const int64_t counts[] = {p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim_v, p->seqlen_q, p->seqlen_q,
                               p->seqlen_q, p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim,
                               p->seqlen_k * p->head_dim, p->seqlen_k * p->head_dim_v,
-                              p->dbias.dtype ? dbias_count(p) : 0, p->num_heads_q};
+                              p->dbias.dtype ? dbias_count(p) : 0, p->num_heads_q, p->seqlen_q * p->head_dim,
+                              p->seqlen_q * p->head_dim_v};
     float **const arrays[] = {&g.q,  &g.dout, &g.lse, &g.delta, &g.dlse,  &g.p_sum,
-                              &g.dq, &g.dq_p, &g.dk,  &g.dv,    &g.dbias, &g.dsink};
+                              &g.dq, &g.dq_p, &g.dk,  &g.dv,    &g.dbias, &g.dsink, &g.q16, &g.dout16};
     const int num_arrays = sizeof arrays / sizeof *arrays;
     int64_t total = 0;
     for (int i = 0; i < num_arrays; ++i) total += counts[i];

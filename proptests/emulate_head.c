@@ -136,12 +136,12 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
     for (int64_t at = count * features; at < head->self->tile_k * features; ++at) out[at] = 0.0f;
 }
 
-float head_exp(const struct head *head, int64_t c, float x, float reference)
+float head_exp(const struct head *head, int64_t c, float x, float reference, int power)
 {
-    const float log2_e = 0x1.715476p0f, scaled = reference * log2_e;
+    const float log2_e = 0x1.715476p0f, scaled = fmaf(reference, log2_e, (float)-power);
     const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32;
     const float y = fused ? fmaf(x, log2_e, -scaled) : x * log2_e - scaled;
-    if (!head->self->is_unkind || !isfinite(y)) return expf(x - reference);
+    if (!head->self->is_unkind || !isfinite(y)) return power ? exp2f(y) : expf(x - reference);
     const double off = head->self->recipe->exp_error - 0x1p-24; /* less what storing it rounds */
     const float e = y == 0.0f ? 1.0f : (float)(exp2((double)y) * (c % 2 ? 1 + off : 1 - off));
     return e < FLT_MIN ? 0.0f : e;

@@ -44,9 +44,10 @@ void head_load_q(const struct head *head, const struct attest_tensor *t, const v
 void head_load_k(const struct head *head, const struct attest_tensor *t, const void *data, int64_t first,
                  int64_t features, float *out);
 
-/* exp(x - reference) of key c. Unkind: 2^ of one fused multiply-add, or where sums are fp32 of two scaled numbers;
- * nearly exp_error above it or below it as c is odd or even; flushed to zero where subnormal. */
-float head_exp(const struct head *head, int64_t c, float x, float reference);
+/* 2^power exp(x - reference) of key c, the power added to the exponent. Unkind: 2^ of one fused multiply-add, or where
+ * sums are fp32 of two scaled numbers; nearly exp_error above it or below it as c is odd or even; flushed to zero where
+ * subnormal. */
+float head_exp(const struct head *head, int64_t c, float x, float reference, int power);
 
 /* The matrix unit of the recipe, for operands of these dtypes. */
 struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b);
