@@ -12,12 +12,14 @@ struct backward {
     struct ref_machine machine;
     const struct ref_bound *tensors; /* [REF_NUM_TENSORS] */
     bool statistics;
+    int64_t longest;                 /* sequences of more rows or keys are left as they are */
     struct bound_terms dbias, dsink; /* of all sequences and heads; dsink [batch][num_heads_q] */
 };
 
+/* The largest of what any machine makes of it. */
 static void put(double *array, int64_t index, double value)
 {
-    if (array) array[index] = value;
+    if (array && !(array[index] >= value)) array[index] = value;
 }
 
 /* A gradient element from its terms: scale * sum (weight x operand), summed by `sum`, rounded at the end. */
@@ -41,7 +43,8 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     if (!to->sigma) return;
     const double summed = sum.sigma * t->absolute[from];
     const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
-    to->sigma[index] = sqrt(variance + m->u * m->u * value * value + bound_output_variance(m, f->dtype, value));
+    put(to->sigma, index,
+        sqrt(variance + m->u * m->u * value * value + bound_output_variance(m, f->dtype, value)));
     const double shared = fmin(f->operand * t->absolute[from], 8 * sqrt(t->variance[from])); /* by all rows */
     put(to->bias, index,
         scale * (t->bias[from] + shared + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
@@ -169,6 +172,8 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     struct backward *b = context;
     const struct attest_problem *p = b->problem;
     const int64_t group = p->num_heads_q / p->num_heads_kv;
+    const struct ref_sequence sequence = ref_sequence(p, &b->args->forward, unit / p->num_heads_kv);
+    if (sequence.seqlen_q > b->longest || sequence.seqlen_k > b->longest) return ATTEST_OK;
     struct bound_pool pool = {0};
     struct bound_gradient_head g = {.args = b->args, .statistics = b->statistics};
     g.head = (struct bound_head){.problem = p,
@@ -232,7 +237,8 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
                                       const struct attest_recipe *recipe,
                                       const struct ref_bound tensors[REF_NUM_TENSORS], int threads)
 {
-    struct backward b = {.problem = p, .args = a, .machine = ref_machine(p, recipe), .tensors = tensors};
+    struct backward b = {
+        .problem = p, .args = a, .machine = ref_machine(p, recipe), .tensors = tensors, .longest = INT64_MAX};
     const int64_t rows_q = ref_rows_q(p) * p->num_heads_q, rows_k = ref_rows_k(p) * p->num_heads_kv;
     const bool has_dbias = tensors[REF_DBIAS].bound && p->dbias.dtype != ATTEST_ABSENT;
     const bool has_dsink = tensors[REF_DSINK].bound && p->has_sink;
@@ -251,6 +257,11 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
         status = bound_for_each(p->batch * p->num_heads_kv, has_dbias ? 1 : threads, backward_unit, &b);
         if (has_dbias) finish_dbias(&b, biases);
         if (has_dsink && p->batch > 0) finish_dsink(&b);
+    }
+    if (status == ATTEST_OK && b.machine.may_scale) {
+        b.machine = ref_scaling_machine(p, recipe);
+        b.longest = REF_SCALED_ROWS;
+        status = bound_for_each(p->batch * p->num_heads_kv, threads, backward_unit, &b);
     }
     bound_release(&pool);
     return status;

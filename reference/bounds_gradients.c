@@ -568,6 +568,7 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
         for (int64_t c = 0; c < p->head_dim; ++c) g->k_sum[c] += fabs(k.value[j * p->head_dim + c]);
+    if (head->machine.scales) bound_add_hidden_keys(g);
     return take_key_terms(pool, n, p->head_dim, g->statistics, &g->dk) &&
            take_key_terms(pool, n, p->head_dim_v, g->statistics, &g->dv);
 }

@@ -120,6 +120,9 @@ bool bound_has_delta(const struct bound_gradient_head *g);
  * number between its features' is taken off. False where there is no memory. */
 bool bound_scale_head(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_matrix *k);
 
+/* What is taken off k stands past the last key of a tile, too: added to k_sum. */
+void bound_add_hidden_keys(struct bound_gradient_head *g);
+
 /* ATTEST_DELTA_CORRECTED. row: with the errors of the provisional delta, replaced by those of the corrected one;
  * exact: with those of a sum of p dp in fp32; uncorrected: with those that kernels have which correct nothing, NULL
  * where all do. Writes the row's dq and correction. */

@@ -72,3 +72,14 @@ bool bound_scale_head(struct bound_pool *pool, struct bound_gradient_head *g, st
     bound_release(&rows);
     return ok;
 }
+
+void bound_add_hidden_keys(struct bound_gradient_head *g)
+{
+    const struct bound_matrix *k = &g->head.k;
+    const int64_t over = k->rows % REF_SCALED_ROWS, hidden = over > 0 ? REF_SCALED_ROWS - over : 0;
+    for (int64_t c = 0; c < k->features; ++c) {
+        double largest = 0.0;
+        for (int64_t j = 0; j < k->rows; ++j) largest = fmax(largest, fabs(k->value[j * k->features + c]));
+        g->k_sum[c] += (double)hidden * largest;
+    }
+}

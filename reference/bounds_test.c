@@ -638,12 +638,128 @@ Test(bounds, sigma_and_bias_are_below_the_bound)
     }
 }
 
+/* One head, bf16, of two sequences of so many rows in use and 40 keys; five rows and keys more are there. */
+static void set_up_used(int32_t used_q[2], int32_t used_k[2], int64_t rows, int64_t dim, int64_t dim_v)
+{
+    enum { KEYS = 45 };
+    set_up_as(ATTEST_BF16, 1.0);
+    f->p.seqlen_q = rows, f->p.seqlen_k = KEYS;
+    f->p.num_heads_q = f->p.num_heads_kv = 1;
+    f->p.head_dim = dim, f->p.head_dim_v = dim_v;
+    f->p.q = f->p.dq = packed(ATTEST_BF16, rows, 1, dim);
+    f->p.k = f->p.dk = packed(ATTEST_BF16, KEYS, 1, dim);
+    f->p.v = f->p.dv = packed(ATTEST_BF16, KEYS, 1, dim_v);
+    f->p.o = f->p.dout = packed(ATTEST_BF16, rows, 1, dim_v);
+    f->p.lse = packed(ATTEST_FP32, rows, 1, 1);
+    f->p.has_seqused_q = f->p.has_seqused_k = 1;
+    f->a.forward.seqused_q = used_q, f->a.forward.seqused_k = used_k;
+    used_k[0] = used_k[1] = KEYS - 5;
+}
+
+/* What of a shared recipe scales, and what does not. */
+static struct attest_recipe part_of(const struct attest_recipe *shared, bool scales)
+{
+    struct attest_recipe part = *shared;
+    part.round_p = part.round_ds = scales ? 3 : shared->delta == ATTEST_DELTA_BY_LENGTH ? 1 : 2;
+    if (scales) part.delta = ATTEST_DELTA_NORMALIZED;
+    return part;
+}
+
+static const char *const shared_names[] = {"short_backward_shared", "backward_shared"};
+
+/* Each is somewhere the larger: two parts of bf16 lose more where ds are near 2^-126. */
+Test(bounds, a_shared_bound_is_the_larger_of_two)
+{
+    static double own[REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
+    const size_t heads = HEADS / HEADS_KV;
+    for (int n = 0; n < 2; ++n) {
+        const struct attest_recipe *const shared = ref_kernel_recipe(shared_names[n]);
+        const struct attest_recipe scaled = part_of(shared, true), other = part_of(shared, false);
+        int64_t larger[2] = {0};
+        for (int power = 0; power >= -60; power -= 60) {
+            set_up_as(ATTEST_BF16, 1.0);
+            f->p.num_heads_q = HEADS_KV;
+            fill(f->v, ROWS_K * DIM_V, ldexp(1.0, power), 3);
+            fill(f->dout, ROWS_Q * DIM_V, ldexp(1.0, power - power / 10), 4);
+            f->p.dq.dtype = f->p.dk.dtype = f->p.dv.dtype = ATTEST_FP32;
+            compute_bounds(&scaled, 0);
+            memcpy(own, f->bound[0], sizeof own);
+            compute_bounds(&other, 1);
+            compute_bounds(shared, 0);
+            for (int t = REF_DQ; t <= REF_DV; ++t)
+                for (size_t i = 0; i < (size_t)sizes[t] / (t == REF_DQ ? heads : 1); ++i) {
+                    cr_assert_eq(f->bound[0][t][i], fmax(own[t][i], f->bound[1][t][i]));
+                    ++larger[own[t][i] > f->bound[1][t][i]];
+                }
+            compute_bounds(ref_kernel_recipe("short_backward_scaled"), 1);
+            for (int t = REF_DQ; t <= REF_DV; ++t)
+                for (size_t i = 0; i < (size_t)sizes[t] / (t == REF_DQ ? heads : 1); ++i)
+                    cr_assert_geq(f->bound[0][t][i], f->bound[1][t][i]);
+        }
+        cr_expect(larger[0] > 100 && larger[1] > 100, "%s: %ld, %ld", shared->name, (long)larger[0], (long)larger[1]);
+    }
+}
+
+/* Of wider heads, and of a sequence of more than 128 rows, they are those of what does not scale. */
+Test(bounds, long_sequences_and_wide_heads_are_not_scaled)
+{
+    enum { ROWS = 135, OTHERS = 30 };
+    int32_t used_q[2], used_k[2];
+    for (int n = 0; n < 2; ++n) {
+        const struct attest_recipe *const shared = ref_kernel_recipe(shared_names[n]);
+        const struct attest_recipe other = part_of(shared, false);
+        for (int kind = 0; kind < 4; ++kind) { /* long, as long as may be, wide heads, wide values */
+            const int64_t dim = kind == 2 ? 33 : DIM, dim_v = kind == 3 ? 33 : DIM_V;
+            used_q[0] = kind == 0 ? 129 : 128, used_q[1] = OTHERS;
+            set_up_used(used_q, used_k, ROWS, dim, dim_v);
+            compute_bounds(shared, 0);
+            compute_bounds(&other, 1);
+            int64_t larger[2] = {0};
+            for (int64_t i = 0; i < 2 * ROWS * dim; ++i)
+                larger[i / (ROWS * dim)] += f->bound[0][REF_DQ][i] > f->bound[1][REF_DQ][i];
+            cr_expect_eq(larger[0] > 0, kind == 1);
+            cr_expect_eq(larger[1] > 0, kind < 2);
+        }
+    }
+}
+
+/* Exponents are those of the rows in use of a sequence: no others change its bounds. */
+Test(bounds, exponents_are_of_the_rows_in_use)
+{
+    enum { ROWS = 70, KEYS = 45, FEATURES = 32 };
+    int32_t used_q[2] = {65, 70}, used_k[2];
+    for (int n = 0; n < 3; ++n) {
+        const struct attest_recipe *const r = ref_kernel_recipe(n < 2 ? shared_names[n] : "short_backward_scaled");
+        set_up_used(used_q, used_k, ROWS, FEATURES, FEATURES);
+        used_k[1] = KEYS;
+        compute_bounds(r, 0);
+        for (int64_t i = 0; i < 5 * FEATURES; ++i) { /* past the last of the first */
+            ref_store(ATTEST_BF16, f->q, (ROWS - 5) * FEATURES + i, 0x1p20);
+            ref_store(ATTEST_BF16, f->dout, (ROWS - 5) * FEATURES + i, 0x1p20);
+            ref_store(ATTEST_BF16, f->k, (KEYS - 5) * FEATURES + i, 0x1p20);
+            ref_store(ATTEST_BF16, f->v, (KEYS - 5) * FEATURES + i, 0x1p20);
+        }
+        for (int64_t i = 0; i < FEATURES; ++i) { /* and of the second */
+            ref_store(ATTEST_BF16, f->dout, ROWS * FEATURES + i, 0x1p20);
+            ref_store(ATTEST_BF16, f->k, KEYS * FEATURES + i, 0x1p-20);
+        }
+        compute_bounds(r, 1);
+        for (int t = REF_DQ; t <= REF_DV; ++t) {
+            const int64_t rows = t == REF_DQ ? ROWS : KEYS;
+            cr_expect_arr_eq(f->bound[0][t], f->bound[1][t], (size_t)(rows * FEATURES) * sizeof(double));
+            cr_expect_neq(f->bound[0][t][rows * FEATURES], f->bound[1][t][rows * FEATURES]);
+        }
+    }
+}
+
 /* Both where p, ds and operands are scaled: the oracle's error is that small a share, noise is a part. */
 Test(bounds, scaled_bounds_are_bounds_as_others_are)
 {
     static double sigma[REF_NUM_TENSORS][ROWS_Q * DIM], bias[REF_NUM_TENSORS][ROWS_Q * DIM];
-    const struct attest_recipe *const recipe = ref_kernel_recipe("short_backward_scaled");
-    for (int power = -30; power <= 30; power += 30) {
+    static const char *const names[] = {"short_backward_scaled", "short_backward_shared", "backward_shared"};
+    for (int i = 0; i < 9; ++i) {
+        const struct attest_recipe *const recipe = ref_kernel_recipe(names[i / 3]);
+        const int power = 30 * (i % 3 - 1);
         struct ref_bound b[REF_NUM_TENSORS] = {{0}};
         set_up_as(ATTEST_BF16, ldexp(1.0, power));
         f->p.num_heads_q = f->p.num_heads_kv;

@@ -73,12 +73,19 @@ static bool is_bf16(const struct attest_problem *p)
            p->dout.dtype == ATTEST_BF16;
 }
 
+/* Of p or ds where nothing scales. */
+static int32_t parts_of(const struct attest_recipe *recipe, int32_t round)
+{
+    return round < 3 ? round : round == 4 && recipe->delta == ATTEST_DELTA_BY_LENGTH ? 1 : 2;
+}
+
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
 {
     struct ref_machine m = oracle_machine();
     if (!recipe) return m;
-    const int32_t round_p = recipe->round_p == 3 ? 2 : recipe->round_p;
-    const int32_t round_ds = recipe->round_ds == 3 ? 2 : recipe->round_ds;
+    const int32_t round_p = parts_of(recipe, recipe->round_p), round_ds = parts_of(recipe, recipe->round_ds);
+    const bool can_scale = is_plain(p) && is_bf16(p);
+    const bool is_narrow = p->head_dim <= REF_SCALED_FEATURES && p->head_dim_v <= REF_SCALED_FEATURES;
     m.accumulate = recipe->accumulate;
     m.u = 0x1p-24;
     m.tiny = FLT_MIN;
@@ -101,7 +108,8 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
-    m.scales = recipe->round_p == 3 && recipe->round_ds == 3 && is_plain(p) && is_bf16(p);
+    m.scales = recipe->round_p == 3 && recipe->round_ds == 3 && can_scale;
+    m.may_scale = recipe->round_p == 4 && recipe->round_ds == 4 && can_scale && is_narrow;
     m.power = m.scales ? 8 : 0;
     m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
     m.p = rounding_to(p->v.dtype, round_p);
@@ -115,6 +123,14 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
         m.dv_heads = rounding_to(p->dv.dtype, 1);
     }
     return m;
+}
+
+struct ref_machine ref_scaling_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
+{
+    struct attest_recipe scaled = *recipe;
+    scaled.round_p = scaled.round_ds = 3;
+    scaled.delta = ATTEST_DELTA_NORMALIZED;
+    return ref_machine(p, &scaled);
 }
 
 /* terms products in `steps` steps of the matrix unit (bounds.md, 3.2). */

@@ -60,8 +60,8 @@ static const char *delta_of(const struct attest_recipe *r)
     return name_in(names, 5, r->delta);
 }
 
-/* Two parts are nearly fp32; 3 is one part. */
-static const char *rounding_of(int32_t parts, const char *rounds) { return parts % 2 == 1 ? rounds : ""; }
+/* Two parts are nearly fp32; 3 is one part, and so may 4 be. */
+static const char *rounding_of(int32_t parts, const char *rounds) { return parts % 2 == 1 || parts == 4 ? rounds : ""; }
 
 /* ---- for people ---- */
 
@@ -74,7 +74,7 @@ static void print_recipes(const struct plugin_audit *audit, FILE *out)
         fprintf(out, "  recipe %s: sums %s, delta %s, exp_error %.3g, tile_k %d%s%s%s%s%s\n", all.name[i],
                 accumulate_of(r), delta_of(r), r->exp_error, r->tile_k, rounding_of(r->round_p, ", rounds p"),
                 r->round_p_ds ? ", rounds p of ds" : "", rounding_of(r->round_ds, ", rounds ds"),
-                r->round_p == 3 ? ", both scaled to fp16" : "",
+                r->round_p == 3 ? ", both scaled to fp16" : r->round_p == 4 ? ", both may be scaled to fp16" : "",
                 r->round_dkv_heads ? ", rounds dk and dv of each head" : "");
     }
 }
@@ -210,7 +210,7 @@ static json_t *json_recipes(const struct plugin_audit *audit)
                                               delta_of(r), "exp_error", report_number(r->exp_error), "tanh_error",
                                               report_number(r->tanh_error), "tile_k", r->tile_k, "round_p", r->round_p,
                                               "round_p_ds", r->round_p_ds, "round_ds", r->round_ds, "scaled_to_fp16",
-                                              r->round_p == 3, "round_dkv_heads", r->round_dkv_heads));
+                                              r->round_p >= 3, "round_dkv_heads", r->round_dkv_heads));
     }
     return list;
 }
