@@ -31,20 +31,133 @@ static struct attest_plan *plan_of(const struct attest_problem *p)
     return plan;
 }
 
-/* What one kernel may be off by, `shared` allows. */
-static void expect_covers(const char *shared, const char *name)
+/* ---- recipes of shared problems ---- */
+
+/* Whether roundings of `own`, none, one, two parts or one that is scaled, are among those of `all`. */
+static bool covers_rounding(const struct attest_recipe *all, int32_t round, int32_t own)
+{
+    const bool by_length = all->delta == ATTEST_DELTA_BY_LENGTH;
+    if (round == own || own == 0) return true;
+    return own == 1 ? by_length && round == 4 : own == 2 ? by_length || round == 4 : round == 4;
+}
+
+/* Whether `all` allows what one kernel may be off by, as far as fields say. */
+static bool covers(const struct attest_recipe *all, const struct attest_recipe *own)
+{
+    const bool both = all->delta == ATTEST_DELTA_BY_LENGTH &&
+                      (own->delta == ATTEST_DELTA_CORRECTED || own->delta == ATTEST_DELTA_NORMALIZED);
+    return all->tile_k <= own->tile_k && all->exp_error >= own->exp_error && all->tanh_error >= own->tanh_error &&
+           (all->accumulate == own->accumulate || own->accumulate == ATTEST_ACC_FP32) &&
+           (all->delta == own->delta || both) && covers_rounding(all, all->round_p, own->round_p) &&
+           covers_rounding(all, all->round_ds, own->round_ds);
+}
+
+/* Gradients of one sequence of a problem, of as many rows and keys as a kernel may have. */
+enum { MOST_ROWS = 256, MOST_FEATURES = 64 };
+struct sequence {
+    uint16_t q[MOST_ROWS * MOST_FEATURES], k[MOST_ROWS * MOST_FEATURES], v[MOST_ROWS * MOST_FEATURES];
+    uint16_t dout[MOST_ROWS * MOST_FEATURES];
+    double bound[2][3][MOST_ROWS * MOST_FEATURES];
+};
+
+/* Of what is scaled bounds are larger for many reasons: numbers say whether they are covered. Features fall off by powers
+ * of two, from 2 to 2^-61, which fp16 has not beside each other. */
+static bool covers_scaled(const struct attest_recipe *all, const struct attest_recipe *own, int64_t dim, int64_t dim_v,
+                          struct lengths most)
+{
+    static struct sequence s;
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    const int64_t rows = most.q < MOST_ROWS ? most.q : MOST_ROWS, keys = most.k < MOST_ROWS ? most.k : MOST_ROWS;
+    cr_assert(dim <= MOST_FEATURES && dim_v <= MOST_FEATURES);
+    p.batch = p.num_heads_q = p.num_heads_kv = 1;
+    p.seqlen_q = rows, p.seqlen_k = keys, p.head_dim = dim, p.head_dim_v = dim_v, p.softmax_scale = 0.125f;
+    p.q = p.dq = packed(ATTEST_BF16, rows, 1, dim), p.k = p.dk = packed(ATTEST_BF16, keys, 1, dim);
+    p.v = p.dv = packed(ATTEST_BF16, keys, 1, dim_v), p.o = p.dout = packed(ATTEST_BF16, rows, 1, dim_v);
+    p.lse = packed(ATTEST_FP32, rows, 1, 1);
+    uint16_t *const inputs[] = {s.q, s.k, s.v, s.dout};
+    for (int t = 0; t < 4; ++t)
+        for (int i = 0; i < MOST_ROWS * MOST_FEATURES; ++i) { /* sign, exponent, fraction */
+            const int x = i % (int)(t < 2 ? dim : dim_v);
+            inputs[t][i] = (uint16_t)(i * 29 / 7 % 2 << 15 | (128 - 2 * (x % 32)) << 7 | (i * 37 + t) % 128);
+        }
+    struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+    a.forward.q = s.q, a.forward.k = s.k, a.forward.v = s.v, a.dout = s.dout;
+    for (int n = 0; n < 2; ++n) {
+        struct ref_bound bounds[REF_NUM_TENSORS] = {{NULL}};
+        for (int t = 0; t < 3; ++t) bounds[REF_DQ + t].bound = s.bound[n][t];
+        cr_assert_eq(ref_bound_backward(&p, &a, n == 0 ? all : own, bounds, 1), ATTEST_OK);
+    }
+    const int64_t sizes[] = {rows * dim, keys * dim, keys * dim_v};
+    for (int t = 0; t < 3; ++t)
+        for (int64_t i = 0; i < sizes[t]; ++i)
+            if (!(s.bound[0][t][i] >= s.bound[1][t][i])) return false;
+    return true;
+}
+
+static bool backward_covers(const char *shared, const char *name, int64_t dim, int64_t dim_v, struct lengths most)
 {
     const struct attest_recipe *const all = ref_kernel_recipe(shared), *const own = ref_kernel_recipe(name);
     cr_assert(all && own, "%s, %s", shared, name);
-    cr_expect_leq(all->tile_k, own->tile_k, "%s has tiles of %d keys, %s of %d", shared, all->tile_k, name, own->tile_k);
-    cr_expect_geq(all->exp_error, own->exp_error, "%s, %s", shared, name);
-    cr_expect_geq(all->tanh_error, own->tanh_error, "%s, %s", shared, name);
+    return covers(all, own) && (own->round_ds != 3 || covers_scaled(all, own, dim, dim_v, most));
+}
+
+static void expect_plan_covers(const struct attest_plan *plan)
+{
+    const struct attest_problem *const p = &plan->problem;
+    const struct attest_recipe *const forward = plan->forward_pass.recipe, *const all = plan->backward_pass.recipe;
+    for (int n = 0; n < plan->forward_pass.num_kernels; ++n)
+        cr_expect(covers(forward, ref_kernel_recipe(plan->forward[n]->name)), "%s of %s", forward->name,
+                  plan->forward_pass.kernel);
+    for (int n = 0; n < plan->backward_pass.num_kernels; ++n) {
+        const struct backward_kernel *const k = plan->backward[n];
+        cr_expect(backward_covers(all->name, k->name, p->head_dim, p->head_dim_v, k->most), "%s of %s", all->name,
+                  plan->backward_pass.kernel);
+    }
+}
+
+/* Kernels of a problem whose sequences are of up to so many rows and keys. */
+static int expect_shares_are_covered(int32_t dtype, int64_t dim, int64_t dim_v, int64_t longest, bool causal, int major)
+{
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_plan *plan;
+    p.device = ATTEST_SIM;
+    p.batch = 2, p.num_heads_q = p.num_heads_kv = 1, p.seqlen_q = p.seqlen_k = longest;
+    p.head_dim = dim, p.head_dim_v = dim_v, p.softmax_scale = 0.125f;
+    p.q = p.k = p.dq = p.dk = packed(dtype, longest, 1, dim);
+    p.v = p.o = p.dout = p.dv = packed(dtype, longest, 1, dim_v);
+    p.lse = packed(ATTEST_FP32, longest, 1, 1);
+    p.has_seqused_q = p.has_seqused_k = 1;
+    if (causal) p.window_right = 0, p.diag_kind = ATTEST_DIAG_TOP_LEFT;
+    cr_assert_eq(attest_plan_create_for(&p, major, &plan), ATTEST_OK, "%s", attest_last_error());
+    const int shares = plan->forward_pass.num_kernels + plan->backward_pass.num_kernels;
+    expect_plan_covers(plan);
+    attest_plan_destroy(plan);
+    return shares;
 }
 
 Test(devices, recipes_of_shared_problems_cover_each_kernel)
 {
-    for (const struct forward_kernel *k = forward_kernels; k->name; ++k) expect_covers(k->shared_recipe, k->name);
-    for (const struct backward_kernel *k = backward_kernels; k->name; ++k) expect_covers(k->shared_recipe, k->name);
+    static const int64_t dims[][2] = {{32, 32}, {24, 32}, {32, 16}, {64, 64}, {32, 64}, {128, 128}, {256, 256}};
+    static const int64_t longest[] = {1, 32, 64, 96, 128, 512, 1000};
+    int shares = 0;
+    for (int n = 0; n < 2 * 2 * 2 * 7 * 7; ++n)
+        shares += expect_shares_are_covered(n % 2 ? ATTEST_BF16 : ATTEST_FP16, dims[n / 8 % 7][0], dims[n / 8 % 7][1],
+                                            longest[n / 56], n / 2 % 2, n / 4 % 2 ? 9 : 8);
+    cr_expect_gt(shares, 2 * 2 * 2 * 2 * 7 * 7);
+}
+
+Test(devices, recipes_of_two_parts_do_not_cover_a_scaled_one)
+{
+    const char *const scaled = "short_backward_scaled";
+    const struct lengths most = {128, 128}, more = {129, 128};
+    cr_expect(backward_covers("short_backward_shared", scaled, 32, 32, most));
+    cr_expect(backward_covers("backward_shared", scaled, 32, 17, most));
+    cr_expect_not(backward_covers("short_backward", scaled, 32, 32, most));
+    for (int n = 0; n < 2; ++n) { /* of what fields do not say */
+        const char *const shared = n == 0 ? "short_backward_shared" : "backward_shared";
+        cr_expect_not(backward_covers(shared, scaled, 33, 32, most));
+        cr_expect_not(backward_covers(shared, scaled, 32, 32, more));
+    }
 }
 
 Test(devices, a_plan_names_its_kernels)

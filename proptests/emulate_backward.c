@@ -141,6 +141,30 @@ static void to_fp16(int64_t count, const float *values, int power, float *out)
 
 static float median(float a, float b, float c) { return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c)); }
 
+/* What is taken off a feature of k: the median of rows 16, 48 and 80, of which those past the last are 0. Unkind: the
+ * least or the largest number that this may be. */
+struct centre {
+    float row[3][MAX_FEATURES], least[MAX_FEATURES], largest[MAX_FEATURES];
+};
+
+static void see_keys(const struct head *head, int64_t c0, const float *k, struct centre *centre)
+{
+    const int64_t d = head->p->head_dim;
+    for (int64_t j = 0; j < least(head->self->tile_k, head->seqlen_k - c0); ++j)
+        for (int64_t x = 0; x < d; ++x) {
+            const float value = k[j * d + x];
+            if (c0 + j == 16 || c0 + j == 48 || c0 + j == 80) centre->row[(c0 + j) / 32][x] = value;
+            centre->least[x] = fminf(centre->least[x], value);
+            centre->largest[x] = fmaxf(centre->largest[x], value);
+        }
+}
+
+static float centre_of(const struct head *head, const struct centre *centre, int64_t x)
+{
+    if (head->self->is_unkind) return x % 2 ? centre->least[x] : centre->largest[x];
+    return median(centre->row[0][x], centre->row[1][x], centre->row[2][x]);
+}
+
 /* Powers of two of the head's largest numbers, what is taken off k, q16 and dout16. */
 static void take_powers(struct gradients *g, struct keys *keys)
 {
@@ -149,18 +173,16 @@ static void take_powers(struct gradients *g, struct keys *keys)
     const int64_t d = p->head_dim, n = head->seqlen_k, tile = head->self->tile_k;
     const int64_t of_q = head->seqlen_q * d, of_dout = head->seqlen_q * p->head_dim_v;
     const float q = largest_finite(g->q, of_q, 0.0f), dout = largest_finite(g->dout, of_dout, 0.0f);
-    float k = 0.0f, v = 0.0f, rows[3][MAX_FEATURES] = {{0}};
+    struct centre centre = {0};
+    float k = 0.0f, v = 0.0f;
     for (int64_t c0 = 0; c0 < n; c0 += tile) {
         head_load_k(head, &p->k, head->a->k, c0, d, keys->k);
         head_load_k(head, &p->v, head->a->v, c0, p->head_dim_v, keys->v);
         k = largest_finite(keys->k, tile * d, k);
         v = largest_finite(keys->v, tile * p->head_dim_v, v);
-        for (int64_t i = 0; i < 3; ++i) {
-            const int64_t row = i * (n - 1) / 2 - c0;
-            if (row >= 0 && row < tile) memcpy(rows[i], keys->k + row * d, (size_t)d * sizeof **rows);
-        }
+        see_keys(head, c0, keys->k, &centre);
     }
-    for (int64_t x = 0; x < d; ++x) keys->centre[x] = median(rows[0][x], rows[1][x], rows[2][x]);
+    for (int64_t x = 0; x < d; ++x) keys->centre[x] = centre_of(head, &centre, x);
     const int shift = -8 - exponent_of(dout) - exponent_of(v);
     g->powers = (struct powers){true, 8, shift < -126 ? -126 : (int)least(shift, 126), power_of(q), power_of(k) - 1,
                                 power_of(dout)};
