@@ -196,6 +196,16 @@ static bool short_backward_hopper_takes(const struct attest_problem *p, char *wh
     return is_of_128_features(p, why, bytes) && plain_backward_takes(p, why, bytes);
 }
 
+/* Of heads whose tiles leave room for scaled ones. */
+static bool short_backward_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    if (widest > 32)
+        return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 32", (long long)widest);
+    if (p->q.dtype != ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be bf16", p->q.dtype);
+    return plain_backward_takes(p, why, bytes);
+}
+
 /* Of heads of more than 128 features. */
 static bool short_backward_wide_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
@@ -254,6 +264,8 @@ const struct backward_kernel backward_kernels[] = {
      {64, 64}, "short_backward", 161 * 1024, 9},
     {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
      "short_backward", 163 * 1024, 0},
+    {"short_backward_scaled", short_backward_scaled_takes, no_bytes, short_backward_scaled_sim,
+     CUDA(short_backward_scaled_cuda), {128, 128}, "short_backward_shared", 105 * 1024, 9},
     {"short_backward_hopper", short_backward_hopper_takes, no_bytes, short_backward_hopper_sim,
      CUDA(short_backward_hopper_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
     {"short_backward_wide", short_backward_wide_takes, no_bytes, short_backward_wide_sim,

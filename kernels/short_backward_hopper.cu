@@ -5,7 +5,7 @@
  *
  * Takes what short_backward.cu does at 65 .. 128 rows or keys, of heads of at most 128 features, one query head to a KV
  * head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta is
- * another kernel's.
+ * another kernel's, and so are heads of at most 32 features in bf16: short_backward_scaled.cu's.
  *
  * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
@@ -424,7 +424,8 @@ template <typename T>
 int launch_width(const backward_params &p, void *stream)
 {
     const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
-    if (widest <= 32) return launch<T, 32>(p, stream);
+    if constexpr (IS_F16<T>) /* of bf16 they are short_backward_scaled's */
+        if (widest <= 32) return launch<T, 32>(p, stream);
     if (widest <= 64) return launch<T, 64>(p, stream);
     return launch<T, 128>(p, stream);
 }

@@ -43,6 +43,11 @@
 /* One score of 2048, of the hundredth row and key, behind all keys that a kernel may take for the others. */
 #define LATE_KEY (RISING << 1)
 
+/* Tensors of very different sizes, in bf16 as far as its exponents go: powers of two that add up to more, or to less,
+ * than a factor of fp32 may be. */
+#define LARGE_SIZES (LATE_KEY << 1)
+#define SMALL_SIZES (LARGE_SIZES << 1)
+
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
  * wrong kernel is found. */
 static const struct long_case {
@@ -128,6 +133,10 @@ static const struct long_case {
     {"128 rows, no group", 2, 128, 128, 128, 128, -1, -1, NO_GROUP},
     {"128 rows, no group, width 64", 2, 128, 128, 64, 64, -1, -1, NO_GROUP},
     {"128 rows, no group, width 32", 1, 128, 128, 32, 32, -1, -1, NO_GROUP},
+    {"128 rows, width 32, far scores", 1, 128, 128, 32, 32, -1, -1, NO_GROUP | ONE_VALUE | FAR_SCORES},
+    {"128 rows, width 32, odd rows of results", 2, 128, 128, 32, 32, -1, -1, NO_GROUP | ODD_RESULTS},
+    {"128 rows, width 32, large sizes", 1, 128, 128, 32, 32, -1, -1, NO_GROUP | LARGE_SIZES},
+    {"128 rows, width 32, small sizes", 1, 128, 128, 32, 32, -1, -1, NO_GROUP | SMALL_SIZES},
     {"128 rows, a late key", 1, 128, 128, 64, 64, -1, -1, NO_GROUP | LATE_KEY},
     {"128 rows, few in use, a late key", 2, 128, 128, 64, 64, -1, -1,
      FEATURE(SEQUSED) | ALL_KEYS | NO_GROUP | LATE_KEY},
@@ -146,6 +155,7 @@ static const struct long_case {
     {"128 rows, few in use", 2, 120, 128, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"200 rows, few in use", 2, 200, 128, 64, 48, -1, -1, FEATURE(SEQUSED)},
     {"200 rows, few in use, no group", 2, 200, 150, 64, 48, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
+    {"200 rows, few in use, no group, width 32", 2, 200, 150, 32, 24, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
     {"128 rows, ragged", 3, 128, 110, 64, 64, -1, -1, FEATURE(RAGGED)},
     {"128 rows, ragged, width 32", 3, 128, 110, 32, 32, -1, -1, FEATURE(RAGGED) | NO_GROUP},
     {"80 rows, ragged, behind short ones", 4, 80, 110, 64, 64, -1, -1, FEATURE(RAGGED) | NO_GROUP | LAST_FIRST},
@@ -270,6 +280,14 @@ static bool is_seen(int64_t row, int64_t key)
     return row >= 64 && key % 64 == 40;
 }
 
+/* q . k keeps its size. */
+static double size_of(const struct prop_case *c, const struct long_case *from, enum tensor_id t)
+{
+    static const int exponents[NUM_TENSORS] = {[T_Q] = -35, [T_K] = 35, [T_V] = 40, [T_DOUT] = 45};
+    const int sign = has(from, LARGE_SIZES) ? 1 : has(from, SMALL_SIZES) ? -1 : 0;
+    return ldexp(1, sign * (c->p.q.dtype == ATTEST_BF16 ? exponents[t] : exponents[t] / 16));
+}
+
 static double value_of(const struct prop_case *c, const struct long_case *from, enum tensor_id t, const int64_t at[4])
 {
     static const enum role roles[NUM_TENSORS] = {[T_Q] = ROLE_Q, [T_K] = ROLE_K, [T_V] = ROLE_V, [T_DOUT] = ROLE_DOUT};
@@ -285,7 +303,7 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     const bool is_one = has(from, ONE_VALUE) && (t == T_V || t == T_DOUT);
     const double value = family_value(&c->data, roles[t], 0, is_one && t == T_V ? 0 : at[0], at[1], at[2]);
     if (is_one) return fabs(value);
-    return has(from, NEGATIVE) && tensor_kinds[t].is_k ? -fabs(value) : value;
+    return size_of(c, from, t) * (has(from, NEGATIVE) && tensor_kinds[t].is_k ? -fabs(value) : value);
 }
 
 /* That of the inputs, but only as good as a delta made of a rounded o: in the dtype of the tensors. */

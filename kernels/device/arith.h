@@ -52,6 +52,74 @@ DEVICE float min_f32(float a, float b)
 #endif
 }
 
+/* Two bf16 in 32 bits each. */
+
+#if !ON_CHIP
+/* What `op` makes of the lower halves and of the upper ones. */
+template <typename F>
+inline uint32_t of_halves(uint32_t a, uint32_t b, F op)
+{
+    const auto half = [&](unsigned shift) {
+        const bf16 x = {static_cast<uint16_t>(a >> shift)}, y = {static_cast<uint16_t>(b >> shift)};
+        return static_cast<uint32_t>(op(to_f32(x), to_f32(y)).bits) << shift;
+    };
+    return half(0) | half(16);
+}
+#endif
+
+/* "max", "min": .bf16x2; sm_80. As max_f32 and min_f32; two NaN give 0x7fff. */
+DEVICE uint32_t max_bf16x2(uint32_t a, uint32_t b)
+{
+#if ON_CHIP
+    uint32_t d;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+#else
+    return of_halves(a, b, [](float x, float y) { return to_bf16(max_f32(x, y)); });
+#endif
+}
+
+DEVICE uint32_t min_bf16x2(uint32_t a, uint32_t b)
+{
+#if ON_CHIP
+    uint32_t d;
+    asm("min.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+#else
+    return of_halves(a, b, [](float x, float y) { return to_bf16(min_f32(x, y)); });
+#endif
+}
+
+/* "max": .xorsign.abs.bf16x2; needs sm_90a. The larger size, a NaN giving way, under whatever sign: callers drop it. */
+DEVICE uint32_t max_size_bf16x2(uint32_t a, uint32_t b)
+{
+#if ON_CHIP
+    uint32_t d = 0;
+    ASM_SM_90("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+#else
+    return max_bf16x2(a & 0x7fff7fff, b & 0x7fff7fff) | (~(a ^ b) & 0x80008000);
+#endif
+}
+
+/* "mul": .rn.bf16x2; needs sm_90a. Products rounded once, subnormal ones, too. */
+DEVICE uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+#if ON_CHIP
+    uint32_t d = 0;
+    ASM_SM_90("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+#else
+    return of_halves(a, b, [](float x, float y) {
+        const double product = static_cast<double>(x) * y; /* exact; then to odd, so that bf16 rounds what was there */
+        const float near = static_cast<float>(product);
+        if (product == near || product != product) return to_bf16(near);
+        const bool is_over = (near < 0 ? -near : near) > (product < 0 ? -product : product);
+        return to_bf16(float_of((bits_of(near) - (is_over ? 1 : 0)) | 1));
+    });
+#endif
+}
+
 /* Approximations: the one thing whose last bits differ between the machines. In the .ftz forms subnormal operands
  * count as zero, subnormal results are zero. */
 

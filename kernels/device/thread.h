@@ -178,6 +178,20 @@ DEVICE uint32_t ballot(uint32_t members, bool predicate)
 #endif
 }
 
+/* "redux.sync": .max.u32; sm_80. The largest value of all lanes of the warp, in each of them. */
+DEVICE uint32_t max_of_warp(uint32_t value)
+{
+#if ON_CHIP
+    return __reduce_max_sync(FULL_WARP, value);
+#else
+    for (unsigned other = 1; other < 32; other *= 2) {
+        const uint32_t there = shfl_xor(FULL_WARP, value, other);
+        value = there > value ? there : value;
+    }
+    return value;
+#endif
+}
+
 /* "elect.sync". Needs sm_90a. True in one of the members, the same one every time. */
 DEVICE bool elect_one(uint32_t members = FULL_WARP)
 {

@@ -55,6 +55,7 @@ static void expect_vote(const void *in, void *out)
         o->all[lane] = thirds;
         o->alike[lane] = thirds & (lane % 2 == 0 ? 0x55555555 : 0xaaaaaaaa);
         o->exchanged[lane] = 7 * (31 - lane);
+        for (uint32_t round = 0; round < 32; ++round) o->most[round][lane] = 0x80000000 + round;
     }
 }
 
@@ -85,7 +86,7 @@ PROBE_LAUNCHERS(probe_elect);
 const struct probe probes_of_threads[] = {
     {"places in block and grid", 80, false, 0, sizeof(struct place_out), NULL, expect_place, PROBE_ON(probe_place)},
     {"shfl", 80, false, 0, sizeof(struct shuffle_out), NULL, expect_shuffle, PROBE_ON(probe_shuffle)},
-    {"ballot, sync_warp", 80, false, 0, sizeof(struct vote_out), NULL, expect_vote, PROBE_ON(probe_vote)},
+    {"ballot, sync_warp, max_of_warp", 80, false, 0, sizeof(struct vote_out), NULL, expect_vote, PROBE_ON(probe_vote)},
     {"barriers of a CTA", 80, false, 0, sizeof(struct barrier_out), NULL, expect_barrier, PROBE_ON(probe_barrier)},
     {"elect_one", 90, false, 0, sizeof(struct elect_out), NULL, expect_elect, PROBE_ON(probe_elect)},
     {0},

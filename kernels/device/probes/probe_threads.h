@@ -28,6 +28,7 @@ struct shuffle_out {
 struct vote_out {
     uint32_t all[32], alike[32]; /* lanes divisible by 3; the same among even or among odd lanes alone */
     uint32_t exchanged[32];      /* through shared memory and sync_warp */
+    uint32_t most[32][32];       /* of all lanes' values; round n: lane n's is the largest */
 };
 
 enum { BARRIER_THREADS = 256, BARRIER_ROUNDS = 8 };

@@ -147,6 +147,37 @@ static void expect_arith(const void *in, void *out)
     }
 }
 
+/* A bf16 in the upper half of fp32 bits. */
+static uint32_t extreme_half(uint32_t a, uint32_t b, int sign)
+{
+    const uint32_t wide = extreme(a << 16, b << 16, sign);
+    return isnan(float_of(wide)) ? 0x7fff : wide >> 16;
+}
+
+/* The product of two bf16 has 16 bits: double has it exactly. */
+static uint32_t product_half(uint32_t a, uint32_t b)
+{
+    const double x = float_of(a << 16), y = float_of(b << 16);
+    if (isnan(x * y)) return 0x7fff;
+    const uint32_t size = isinf(x * y) ? infinity_of(bfloat16) : round_magnitude(bfloat16, fabs(x * y), true);
+    return size | ((a ^ b) & 0x8000);
+}
+
+static void expect_pairs(const void *in, void *out)
+{
+    const struct arith_in *w = in;
+    struct pairs_out *o = out;
+    memset(o, 0, sizeof *o);
+    for (uint32_t n = 0; n < ARITH_COUNT; ++n)
+        for (int shift = 0; shift < 32; shift += 16) {
+            const uint32_t a = w->a[n] >> shift & 0xffff, b = w->b[n] >> shift & 0xffff;
+            o->max[n] |= extreme_half(a, b, 1) << shift;
+            o->min[n] |= extreme_half(a, b, -1) << shift;
+            o->size[n] |= extreme_half(a & 0x7fff, b & 0x7fff, 1) << shift;
+            o->product[n] |= product_half(a, b) << shift;
+        }
+}
+
 /* The tables of special values of "ex2", "lg2", "rcp" (.ftz) and "tanh" in the manual. */
 static const struct {
     uint32_t x, exp2, log2, rcp, tanh;
@@ -188,6 +219,7 @@ static void expect_special(const void *in, void *out)
 PROBE_LAUNCHERS(probe_widen);
 PROBE_LAUNCHERS(probe_narrow);
 PROBE_LAUNCHERS(probe_arith);
+PROBE_LAUNCHERS(probe_pairs);
 PROBE_LAUNCHERS(probe_special);
 
 const struct probe probes_of_values[] = {
@@ -196,6 +228,8 @@ const struct probe probes_of_values[] = {
      expect_narrow, PROBE_ON(probe_narrow)},
     {"fma, division, max, min", 80, true, sizeof(struct arith_in), sizeof(struct arith_out), fill_arith, expect_arith,
      PROBE_ON(probe_arith)},
+    {"max, min, product of two bf16", 90, true, sizeof(struct arith_in), sizeof(struct pairs_out), fill_arith,
+     expect_pairs, PROBE_ON(probe_pairs)},
     {"special values of ex2, lg2, rcp, tanh", 80, true, sizeof(struct special_in), sizeof(struct special_out),
      fill_special, expect_special, PROBE_ON(probe_special)},
     {0},

@@ -27,6 +27,10 @@ struct arith_out { /* NaN as 0x7fffffff */
     uint32_t fma[ARITH_COUNT], div[ARITH_COUNT], max[ARITH_COUNT], min[ARITH_COUNT];
 };
 
+struct pairs_out { /* of a and b of arith_in, two bf16 each; NaN of products as 0x7fff */
+    uint32_t max[ARITH_COUNT], min[ARITH_COUNT], size[ARITH_COUNT], product[ARITH_COUNT];
+};
+
 struct special_in {
     uint32_t x[SPECIAL_COUNT];
 };

@@ -51,6 +51,8 @@ KERNEL(32, 1) void vote_kernel(vote_out *out)
     words[me] = 7 * me;
     sync_warp(FULL_WARP);
     out->exchanged[me] = words[31 - me];
+    for (unsigned round = 0; round < 32; ++round)
+        out->most[round][me] = max_of_warp(me == round ? 0x80000000 + me : 0x7fffffff - me);
 }
 
 typedef uint32_t block_words[BARRIER_THREADS];

@@ -38,6 +38,19 @@ KERNEL(THREADS, 1) void arith_kernel(const arith_in *in, arith_out *out)
     out->min[n] = bits_of(min_f32(a, b));
 }
 
+/* A product does not say which NaN it gives. */
+DEVICE uint32_t half_or_nan(uint32_t half) { return (half & 0x7fff) > 0x7f80 ? 0x7fff : half; }
+
+KERNEL(THREADS, 1) void pairs_kernel(const arith_in *in, pairs_out *out)
+{
+    const uint32_t n = block_x() * THREADS + thread_x(), a = in->a[n], b = in->b[n];
+    const uint32_t product = mul_bf16x2(a, b);
+    out->max[n] = max_bf16x2(a, b);
+    out->min[n] = min_bf16x2(a, b);
+    out->size[n] = max_size_bf16x2(a, b) & 0x7fff7fff;
+    out->product[n] = half_or_nan(product & 0xffff) | half_or_nan(product >> 16) << 16;
+}
+
 KERNEL(SPECIAL_COUNT, 1) void special_kernel(const special_in *in, special_out *out)
 {
     const uint32_t n = thread_x();
@@ -67,6 +80,12 @@ extern "C" int KERNEL_SYMBOL(probe_arith)(const void *in, void *out, void *strea
 {
     return LAUNCH(arith_kernel, shape_of(ARITH_COUNT), stream, static_cast<const arith_in *>(in),
                   static_cast<arith_out *>(out));
+}
+
+extern "C" int KERNEL_SYMBOL(probe_pairs)(const void *in, void *out, void *stream)
+{
+    return LAUNCH(pairs_kernel, shape_of(ARITH_COUNT), stream, static_cast<const arith_in *>(in),
+                  static_cast<pairs_out *>(out));
 }
 
 extern "C" int KERNEL_SYMBOL(probe_special)(const void *in, void *out, void *stream)
