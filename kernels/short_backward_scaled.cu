@@ -1,5 +1,5 @@
-/* short_backward_scaled.cu - attention backward of whole sequences of 128 rows and keys on Hopper's tensor cores
- * (wgmma): weights in one number of 16 bits.
+/* short_backward_scaled.cu - attention backward of whole short sequences on Hopper's tensor cores (wgmma), weights in
+ * one number of 16 bits.
  *
  *     ds = p (dp - delta),  delta = sum of p dp over that of p
  *     dq = scale ds (k - c),  dk = scale ds^T q,  dv = p^T dout
@@ -13,11 +13,13 @@
  *
  * Roundings of ds, as small as they are, do not add up to zero over the keys as ds does, and dq would have their sum
  * times what the rows of k have in common. So dq is made of k - c, for which exact ds give the same: c is, feature by
- * feature, the median of three rows, close to what most rows have in common, and no single outlier.
+ * feature, the median of three rows, close to what most rows have in common, and no single outlier; of fewer than 49
+ * keys it is 0.
  *
  * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
- * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys: 104 KB
+ * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys: 104 KB; what
+ *         warps tell each other of the next problem, and cards: where problems' rows are
  * Phases  of a problem: s, dp, p and ds; dq, dk and dv. The next problem's rows come meanwhile, into registers: a copy
  *         to shared memory that is under way would be waited for by every fence before a product
  *
@@ -60,7 +62,7 @@ struct shared_memory {
     share left; /* of whole problems: from this one on; else those after the next one */
     card cards[CARDS]; /* of problems that are not all whole */
 };
-static_assert(sizeof(shared_memory) <= 113 * 1024, "of an SM's 228 KB, 1 KB for each CTA is the chip's");
+static_assert(sizeof(shared_memory) <= 105 * 1024, "what the registry says; an SM has room for two");
 
 static_assert(PART == 2 * TILE, "q and k have the place of half of p");
 

@@ -42,6 +42,7 @@ static const struct {
     {"bf16_d64_short", {SHAPE(ATTEST_BF16, 2, 64, 2, 2, 64, 64, 0)}},
     {"bf16_d64_hopper", {SHAPE(ATTEST_BF16, 1, 128, 2, 2, 64, 64, 0)}},
     {"bf16_d32_scaled", {SHAPE(ATTEST_BF16, 1, 128, 2, 2, 32, 32, 0)}},
+    {"bf16_d32_scaled_cut", {SHAPE(ATTEST_BF16, 2, 100, 2, 2, 32, 32, 0)}},
     {"bf16_d128_hopper", {SHAPE(ATTEST_BF16, 2, 100, 2, 1, 128, 128, 0)}},
     {"bf16_d128_short", {SHAPE(ATTEST_BF16, 1, 128, 2, 1, 128, 128, WITH_CAUSAL)}},
     {"bf16_d256_short", {SHAPE(ATTEST_BF16, 1, 50, 2, 1, 256, 256, 0)}},
