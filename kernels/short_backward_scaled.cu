@@ -492,7 +492,8 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         } else {
             const unsigned next_turn = (turn + 1) % CARDS;
             has_next = m.cards[next_turn].is_ours;
-            ask_rows(rows, p, m.cards[has_next ? next_turn : turn]);
+            if (has_next) ask_rows(rows, p, m.cards[next_turn]);
+            else rows = {};
         }
         wait_for<0>(dp);
         store_half(&m.p[PART], s[1]);
