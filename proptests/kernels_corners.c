@@ -158,40 +158,63 @@ static int infinity_among_rows(const struct implementation *self, int32_t dtype,
     return TRIAL_PASSES;
 }
 
+enum { MOST_ROWS = 150, MOST_FEATURES = 33 };
+
 /* Rows of q = -1, a key of inf: its score is -inf, it weighs nothing, and so its gradients are 0 and those of the others
- * numbers. Rows of a tile that are not there have scores of their own, 0 times inf. */
+ * numbers. Rows of a tile that are not there have scores of their own, 0 times inf, and so do rows that are not in use,
+ * whose dq is 0. All but the first feature is 0. */
+static int infinity_beyond(int rows, int keys, int features, const struct implementation *self, int32_t dtype,
+                           struct prop_context *context)
+{
+    enum { PLACE = 5, UNUSED = 3, NUMBERS = MOST_ROWS * MOST_FEATURES };
+    const int32_t used = rows;
+    static float q[NUMBERS], k[NUMBERS], v[NUMBERS], o[NUMBERS], dout[NUMBERS]; /* or 16 bits */
+    static float lse[MOST_ROWS], dq[NUMBERS], dk[NUMBERS], dv[NUMBERS];
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.seqlen_q = rows + UNUSED, p.seqlen_k = keys, p.has_seqused_q = 1;
+    p.batch = p.num_heads_q = p.num_heads_kv = 1;
+    p.head_dim = p.head_dim_v = features;
+    p.q = p.o = p.dout = p.dq = (struct attest_tensor){dtype, 0, features, features, 1};
+    p.k = p.v = p.dk = p.dv = (struct attest_tensor){dtype, 0, features, features, 1};
+    p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
+    p.softmax_scale = 1;
+    for (int n = 0; n < NUMBERS; ++n) {
+        const bool is_first = n % features == 0;
+        ref_store(dtype, q, n, is_first ? -1 : 0), ref_store(dtype, dout, n, is_first ? 1 : 0);
+        ref_store(dtype, k, n, !is_first ? 0 : n == PLACE * features ? INFINITY : 1);
+        ref_store(dtype, v, n, is_first ? 3 : 0);
+    }
+    a.forward.q = q, a.forward.k = k, a.forward.v = v, a.forward.o = o, a.forward.lse = lse;
+    a.forward.seqused_q = &used;
+    a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
+    if (self->forward(self, &p, &a.forward) != ATTEST_OK || self->backward(self, &p, &a) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "inf beyond rows: %s", attest_last_error());
+    for (int n = 0; n < keys * features; ++n) {
+        const double of_k = ref_load(dtype, dk, n), of_v = ref_load(dtype, dv, n);
+        const bool holds = n / features == PLACE ? of_k == 0 && of_v == 0 : isfinite(of_k) && isfinite(of_v);
+        if (!holds)
+            return fails(context, FAILS_LAW, "%d rows, a key of inf: dk[%d][%d] = %g, dv = %g", rows, n / features,
+                         n % features, of_k, of_v);
+    }
+    for (int n = rows * features; n < (rows + UNUSED) * features; ++n)
+        if (!(ref_load(dtype, dq, n) == 0))
+            return fails(context, FAILS_LAW, "%d rows in use, a key of inf: dq[%d][%d] = %g", rows, n / features,
+                         n % features, ref_load(dtype, dq, n));
+    return TRIAL_PASSES;
+}
+
 static int infinity_beyond_rows(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
-    enum { MOST = 150, PLACE = 5 };
     static const struct lengths {
         int rows, keys;
-    } lengths[] = {{20, 32}, {40, 64}, {70, 128}, {140, MOST}};
-    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; ++n) {
-        const int rows = lengths[n].rows, keys = lengths[n].keys;
-        float q[MOST], k[MOST], v[MOST], o[MOST], lse[MOST], dout[MOST], dq[MOST], dk[MOST], dv[MOST]; /* or 16 bits */
-        struct attest_problem p = ATTEST_PROBLEM_INIT;
-        struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
-        p.device = ATTEST_REFERENCE;
-        p.seqlen_q = rows, p.seqlen_k = keys;
-        p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
-        p.q = p.o = p.dout = p.dq = (struct attest_tensor){dtype, 0, rows, 1, 1};
-        p.k = p.v = p.dk = p.dv = (struct attest_tensor){dtype, 0, keys, 1, 1};
-        p.lse = (struct attest_tensor){ATTEST_FP32, 0, rows, 1, 1};
-        p.softmax_scale = 1;
-        for (int i = 0; i < rows; ++i) ref_store(dtype, q, i, -1), ref_store(dtype, dout, i, 1);
-        for (int j = 0; j < keys; ++j) ref_store(dtype, k, j, j == PLACE ? INFINITY : 1), ref_store(dtype, v, j, 3);
-        a.forward.q = q, a.forward.k = k, a.forward.v = v, a.forward.o = o, a.forward.lse = lse;
-        a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
-        if (self->forward(self, &p, &a.forward) != ATTEST_OK || self->backward(self, &p, &a) != ATTEST_OK)
-            return fails(context, FAILS_STATUS, "inf beyond rows: %s", attest_last_error());
-        for (int j = 0; j < keys; ++j) {
-            const double of_k = ref_load(dtype, dk, j), of_v = ref_load(dtype, dv, j);
-            const bool holds = j == PLACE ? of_k == 0 && of_v == 0 : isfinite(of_k) && isfinite(of_v);
-            if (!holds) return fails(context, FAILS_LAW, "%d rows, a key of inf: dk[%d] = %g, dv[%d] = %g", rows, j,
-                                     of_k, j, of_v);
-        }
-    }
-    return TRIAL_PASSES;
+    } lengths[] = {{20, 32}, {40, 64}, {70, 128}, {140, MOST_ROWS}};
+    int failure = TRIAL_PASSES;
+    for (size_t n = 0; failure == TRIAL_PASSES && n < 2 * sizeof lengths / sizeof *lengths; ++n)
+        failure = infinity_beyond(lengths[n / 2].rows, lengths[n / 2].keys, n % 2 ? MOST_FEATURES : 1, self, dtype,
+                                  context);
+    return failure;
 }
 
 /* Bottom-right and causal, as seqused says: with q = 0 a row's visible keys weigh 1 each, v = 2^j names them, and there
