@@ -109,6 +109,20 @@ static bool short_forward_hopper_takes(const struct attest_problem *p, char *why
     return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
 }
 
+/* Of heads that short_forward_scaled and short_backward_scaled have more rows of. */
+static bool is_scaled(const struct attest_problem *p, char *why, size_t bytes)
+{
+    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    if (widest > 32)
+        return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 32", (long long)widest);
+    return p->q.dtype == ATTEST_BF16 || refuse(why, bytes, "q.dtype = %d, but must be bf16", p->q.dtype);
+}
+
+static bool short_forward_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    return is_scaled(p, why, bytes) && plain_forward_takes(p, why, bytes);
+}
+
 /* Where short_forward_hopper has rows from the 33rd on alone. */
 static bool short_forward_beside_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
@@ -196,14 +210,9 @@ static bool short_backward_hopper_takes(const struct attest_problem *p, char *wh
     return is_of_128_features(p, why, bytes) && plain_backward_takes(p, why, bytes);
 }
 
-/* Of heads whose tiles leave room for scaled ones. */
 static bool short_backward_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
-    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    if (widest > 32)
-        return refuse(why, bytes, "head_dim or head_dim_v = %lld, but must be at most 32", (long long)widest);
-    if (p->q.dtype != ATTEST_BF16) return refuse(why, bytes, "q.dtype = %d, but must be bf16", p->q.dtype);
-    return plain_backward_takes(p, why, bytes);
+    return is_scaled(p, why, bytes) && plain_backward_takes(p, why, bytes);
 }
 
 /* Of heads of more than 128 features. */
@@ -246,6 +255,10 @@ const struct forward_kernel forward_kernels[] = {
      "short_forward", 9},
     {"short_forward", short_forward_beside_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {32, 32},
      "short_forward", 9},
+    {"short_forward_hopper", short_forward_scaled_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
+     {64, 64}, "short_forward_hopper", 9},
+    {"short_forward_scaled", short_forward_scaled_takes, short_forward_scaled_sim, CUDA(short_forward_scaled_cuda),
+     {128, 128}, "short_forward_shared", 9},
     {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
      {128, 128}, "short_forward_hopper", 9},
     {"short_forward_wide", short_forward_wide_takes, short_forward_wide_sim, CUDA(short_forward_wide_cuda), {128, 128},

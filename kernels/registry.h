@@ -67,6 +67,8 @@ forward_launcher forward_sim, forward_cuda, forward_sim_poly, forward_cuda_poly;
 forward_launcher short_forward_sim, short_forward_cuda, short_forward_sim_poly, short_forward_cuda_poly;
 forward_launcher short_forward_hopper_sim, short_forward_hopper_cuda;
 forward_launcher short_forward_hopper_sim_poly, short_forward_hopper_cuda_poly;
+forward_launcher short_forward_scaled_sim, short_forward_scaled_cuda;
+forward_launcher short_forward_scaled_sim_poly, short_forward_scaled_cuda_poly;
 forward_launcher short_forward_wide_sim, short_forward_wide_cuda;
 forward_launcher short_forward_wide_sim_poly, short_forward_wide_cuda_poly;
 forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;

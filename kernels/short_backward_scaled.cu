@@ -29,6 +29,7 @@
  * p stays in registers, in fp32, until ds is found, beside dp of half of the keys: dp of the other half is computed
  * twice, for delta and for ds. kernels/short.md has the figures, reference/bounds.md section 11.11 what it may be off
  * by. */
+#include "kernels/scaled.h"
 #include "kernels/short_backward_hopper.h"
 
 namespace {
@@ -68,11 +69,6 @@ static_assert(PART == 2 * TILE, "q and k have the place of half of p");
 
 DEVICE uint16_t *q_of(shared_memory &m) { return &m.p[PART]; }
 DEVICE uint16_t *k_of(shared_memory &m) { return &m.p[PART + TILE]; }
-
-/* Eight numbers of a row. */
-struct alignas(16) chunk {
-    uint32_t at[4];
-};
 
 /* A lane's of the next problem: of rows lane / 4 and + 8 of the warp's, features from lane % 4 * 8 on; lse of row
  * lane % 16. */
@@ -157,28 +153,6 @@ DEVICE void find_next(const backward_params &p, share &left, card &c)
     if (lane() == 0) left.first = problem < all.end ? problem + all.step : all.end;
 }
 
-/* Sizes of two numbers; 0 in place of those that are no finite ones. */
-DEVICE uint32_t finite_sizes(uint32_t pair)
-{
-    const uint32_t sizes = pair & 0x7fff7fff, none = (sizes + 0x00800080) & 0x80008000;
-    return sizes & ~((none >> 15) * 0xffff);
-}
-
-/* Bits of the largest of a warp's numbers, without a sign. An infinity makes no scale: the others beside it would
- * vanish. */
-DEVICE uint32_t largest(const chunk (&rows)[2])
-{
-    uint32_t two = rows[0].at[0];
-    UNROLL for (int n = 1; n < 8; ++n) two = max_size_bf16x2(two, rows[n / 4].at[n % 4]);
-    uint32_t size = max_of_warp(max_size_bf16x2(two, two >> 16) & 0x7fff);
-    if (size >= 0x7f80) {
-        two = 0;
-        UNROLL for (int n = 0; n < 8; ++n) two = max_size_bf16x2(two, finite_sizes(rows[n / 4].at[n % 4])) & 0x7fff7fff;
-        size = max_of_warp(max_size_bf16x2(two, two >> 16) & 0x7fff);
-    }
-    return size;
-}
-
 /* What all threads must know of these rows before they can be scaled. */
 DEVICE void publish(shared_memory &m, const lane_rows &rows)
 {
@@ -192,12 +166,6 @@ DEVICE void publish(shared_memory &m, const lane_rows &rows)
 /* ---- powers of two ----------------------------------------------------------------------------------------------- */
 
 DEVICE int limit(int n, int least, int most) { return n < least ? least : n > most ? most : n; }
-
-/* -126 <= exponent <= 127. */
-DEVICE float power(int exponent) { return float_of(static_cast<uint32_t>(exponent + 127) << 23); }
-
-/* The power of two of a tile whose largest number has this exponent. */
-DEVICE int shift_of(int exponent) { return exponent > -105 ? 15 - exponent : 120; }
 
 /* Of q, k - c and dout; of dp, and so of ds beside p's. */
 struct shifts {
@@ -241,21 +209,6 @@ DEVICE void put(uint16_t *tile, unsigned at, const chunk &row, const chunk &row_
 {
     store_16(&tile[at], row);
     store_16(&tile[at ^ offset<operand>(8, 0)], row_8);
-}
-
-/* Two bf16 as fp32. */
-DEVICE float low_of(uint32_t pair) { return float_of(pair << 16); }
-DEVICE float high_of(uint32_t pair) { return float_of(pair & 0xffff0000); }
-
-DEVICE chunk scaled(const chunk &row, int shift)
-{
-    const uint32_t by = static_cast<uint32_t>(shift + 127) << 7;
-    chunk out;
-    UNROLL for (int n = 0; n < 4; ++n) {
-        const uint32_t pair = mul_bf16x2(row.at[n], by << 16 | by);
-        out.at[n] = pack_f16x2(low_of(pair), high_of(pair));
-    }
-    return out;
 }
 
 /* The median of three numbers, twice. */

@@ -4,7 +4,7 @@
  *
  * Takes what short_forward.cu does of at most 128 rows and keys, heads of at most 128 features, those of more than 64
  * at 33 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
- * every key in use.
+ * every key in use. Of 65 rows or keys and more, heads of bf16 and at most 32 features are short_forward_scaled.cu's.
  *
  * Grid    x: problems, one for each sequence and query head, or pairs of them; of 32 features CTAs stay, and take one
  *         after the other (own_share)
@@ -83,24 +83,6 @@ DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     return !is_near || (sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT);
 }
 
-/* q, k and v of a CTA's problems, each thread its part of one, c's. is_ours: one of them is this launch's. */
-template <typename shape>
-DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card &c, bool is_ours)
-{
-    uint16_t *const k = q + shape::TILE * shape::DIM, *const v = k + shape::TILE * shape::DIM;
-    if (c.is_whole) {
-        const char *const rows_k = c.rows[K], *const rows_v = c.rows[V]; /* now: copies may not be passed by reads */
-        load_whole_operand<shape, THREADS>(q, p.q, c.rows[Q], thread_x());
-        load_whole_operand<shape, THREADS>(k, p.k, rows_k, thread_x());
-        load_whole_operand<shape, THREADS>(v, p.v, rows_v, thread_x());
-    } else if (is_ours) {
-        load_operand<shape, THREADS>(q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x());
-        load_operand<shape, THREADS>(k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x());
-        load_operand<shape, THREADS>(v, p.v, c.rows[V], p.head_dim_v, c.used_k, thread_x());
-    }
-    cp_async_commit();
-}
-
 /* Until what this thread loads is there; with the barrier after it, all tiles are, and wgmma may read them. */
 DEVICE void wait_for_tiles()
 {
@@ -127,13 +109,6 @@ template <unsigned PROBLEMS>
 DEVICE bool are_ours(const card (&cards)[PROBLEMS])
 {
     return cards[0].is_ours || cards[PROBLEMS - 1].is_ours;
-}
-
-DEVICE bool are_all(const bool (&facts)[THREADS / 32])
-{
-    bool out = true;
-    UNROLL for (bool fact : facts) out &= fact;
-    return out;
 }
 
 /* Cards of a round: for each stage PROBLEMS neighbouring ones, `step` after those of the stage before. By one warp. */
@@ -167,11 +142,11 @@ void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p, const wor
     const unsigned step = own.step * PROBLEMS, end = own.end * PROBLEMS;
     unsigned first = own.first * PROBLEMS;
     if (ALL_WHOLE) {
-        load_tiles<shape>(m.tiles[0], p, whole_card<shape>(p, first + place), true);
+        load_tiles<shape, THREADS>(m.tiles[0], p, whole_card<shape>(p, first + place), true);
     } else {
         if (warp() == 0) find_cards<shape>(m.cards, p, first, step);
         sync_threads(); /* the first cards are there */
-        load_tiles<shape>(m.tiles[0], p, m.cards[0][place], are_ours(m.cards[0]));
+        load_tiles<shape, THREADS>(m.tiles[0], p, m.cards[0][place], are_ours(m.cards[0]));
     }
     ROLLED for (unsigned n = 0;;) {
         uint16_t *const other_tiles = m.tiles[(n + 1) % PLACES];
@@ -182,8 +157,8 @@ void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p, const wor
         const unsigned item = is_again ? n - 1 : n, problem = is_again ? first - step : first;
         const card (&cards)[PROBLEMS] = m.cards[item % CARDS];
         if (is_again) {
-            if (ALL_WHOLE) load_tiles<shape>(other_tiles, p, whole_card<shape>(p, problem), true);
-            else load_tiles<shape>(other_tiles, p, cards[0], true);
+            if (ALL_WHOLE) load_tiles<shape, THREADS>(other_tiles, p, whole_card<shape>(p, problem), true);
+            else load_tiles<shape, THREADS>(other_tiles, p, cards[0], true);
             wait_for_tiles();
             sync_threads();
         } else if (first >= end) {
@@ -194,12 +169,12 @@ void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p, const wor
         uint16_t *const tiles = m.tiles[item % PLACES];
         bool is_right = true;
         if (ALL_WHOLE) {
-            if (loads) load_tiles<shape>(other_tiles, p, whole_card<shape>(p, first + step + place), true);
+            if (loads) load_tiles<shape, THREADS>(other_tiles, p, whole_card<shape>(p, first + step + place), true);
             is_right = take_problem<T, shape, true>(p, whole_card<shape>(p, problem + place), tiles,
                                                     MAY_BE_NEAR && !is_again);
         } else {
             const card (&next)[PROBLEMS] = m.cards[(n + 1) % CARDS];
-            if (loads) load_tiles<shape>(other_tiles, p, next[place], are_ours(next));
+            if (loads) load_tiles<shape, THREADS>(other_tiles, p, next[place], are_ours(next));
             if (loads && n % PLACES == 0 && warp() == 0)
                 find_cards<shape>(&m.cards[(n + PLACES) % CARDS], p, first + PLACES * step, step);
             const card &c = cards[place];
@@ -248,8 +223,9 @@ int launch_length(const forward_params &p, void *stream)
 {
     const int longest = longest_of(p);
     if (longest <= 32) return launch<T, DIM, 32>(p, stream);
-    if (longest <= 64) return launch<T, DIM, 64>(p, stream);
-    return launch<T, DIM, 128>(p, stream);
+    if constexpr (DIM > 32 || IS_F16<T>) /* others are short_forward_scaled's */
+        if (longest > 64) return launch<T, DIM, 128>(p, stream);
+    return launch<T, DIM, 64>(p, stream);
 }
 
 template <typename T>

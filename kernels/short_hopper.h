@@ -1,5 +1,5 @@
-/* short_hopper.h - what the forward kernels of whole short sequences on Hopper share: cards, the softmax of all keys at
- * once, outputs. */
+/* short_hopper.h - what the forward kernels of whole short sequences on Hopper share: cards, loads, the softmax of all
+ * keys at once, outputs. */
 #ifndef ATTEST_KERNELS_SHORT_HOPPER_H
 #define ATTEST_KERNELS_SHORT_HOPPER_H
 
@@ -59,6 +59,25 @@ DEVICE card whole_card(const forward_params &p, unsigned problem)
     return c;
 }
 
+/* q, k and v of a CTA's problems, one after the other, each thread its part of one, c's. is_ours: one of them is this
+ * launch's. */
+template <typename shape, int THREADS>
+DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card &c, bool is_ours)
+{
+    uint16_t *const k = q + shape::TILE * shape::DIM, *const v = k + shape::TILE * shape::DIM;
+    if (c.is_whole) {
+        const char *const rows_k = c.rows[K], *const rows_v = c.rows[V]; /* now: copies may not be passed by reads */
+        load_whole_operand<shape, THREADS>(q, p.q, c.rows[Q], thread_x());
+        load_whole_operand<shape, THREADS>(k, p.k, rows_k, thread_x());
+        load_whole_operand<shape, THREADS>(v, p.v, rows_v, thread_x());
+    } else if (is_ours) {
+        load_operand<shape, THREADS>(q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x());
+        load_operand<shape, THREADS>(k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x());
+        load_operand<shape, THREADS>(v, p.v, c.rows[V], p.head_dim_v, c.used_k, thread_x());
+    }
+    cp_async_commit();
+}
+
 /* -inf in place of the scores of keys from `used` on, which are of no key. */
 template <int KEYS>
 DEVICE void hide_keys(float (&s)[KEYS / 2], int used)
@@ -111,6 +130,14 @@ DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used, bool is_ne
             }
         out.sum[half] = sum[0] + sum[1];
     }
+    return out;
+}
+
+template <int COUNT>
+DEVICE bool are_all(const bool (&facts)[COUNT])
+{
+    bool out = true;
+    UNROLL for (bool fact : facts) out &= fact;
     return out;
 }
 

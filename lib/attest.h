@@ -304,9 +304,9 @@ struct attest_recipe {
     uint32_t struct_size;
     int32_t accumulate; /* enum attest_accumulate, of q.k, p.v, dout.v and the sums of dq, dk, dv */
     int32_t round_p;    /* 1: p is rounded to v's dtype before p.v, and to that of dout before dv; 2: to a sum of two such
-                           numbers; 0: kept in fp32; 3, of round_ds too: in the backward pass of plain problems of bf16
-                           p and ds are rounded to fp16, scaled by powers of two of the largest numbers of the head, and
-                           so are the operands they meet (reference/bounds.md, 11.11); elsewhere as 2; 4, of round_ds
+                           numbers; 0: kept in fp32; 3, of round_ds too: in plain problems of bf16 p and ds are rounded
+                           to fp16, ds and the operands that both meet scaled by powers of two of the largest numbers
+                           of the head (reference/bounds.md, 11.11 and 11.12); elsewhere as 2; 4, of round_ds
                            too: as 2, or as 1 with ATTEST_DELTA_BY_LENGTH, but sequences of at most 128 rows and keys
                            and 32 features may be as 3 */
     int32_t round_ds;   /* 1: ds is rounded to the dtype of k and q before dq and dk; 2: to a sum of two such numbers; 0:

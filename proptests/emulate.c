@@ -53,6 +53,8 @@ struct rows {
     float max[TILE_Q], sum[TILE_Q]; /* of the exponents; of exp(x - max) */
     float o[TILE_Q][MAX_FEATURES];  /* sum of p v, p = exp(x - max) */
     bool seen[TILE_Q];              /* the row has seen a key */
+    bool scales;                    /* p and v to fp16, v and so o times 2^power */
+    int power;
 };
 
 /* The larger one; a NaN on either side stays. */
@@ -72,8 +74,20 @@ static void start_rows(const struct head *head, int64_t r0, struct rows *rows)
     }
 }
 
-static float round_p(const struct head *head, float p)
+/* Of the largest number of v. */
+static int power_of_values(const struct head *head)
 {
+    float v[MAX_TILE_K * MAX_FEATURES], largest = 0.0f;
+    for (int64_t c0 = 0; c0 < head->seqlen_k; c0 += head->self->tile_k) {
+        head_load_k(head, &head->p->v, head->a->v, c0, head->p->head_dim_v, v);
+        largest = head_largest(v, head->self->tile_k * head->p->head_dim_v, largest);
+    }
+    return head_power(largest);
+}
+
+static float round_p(const struct head *head, bool scales, float p)
+{
+    if (scales) return emulate_round(ATTEST_FP16, p);
     const float rounded = emulate_round_parts(head->p->v.dtype, head->self->recipe->round_p, p);
     if (MUTANT(head, MUTANT_P_TRUNCATED) && rounded > p) return emulate_round(head->p->v.dtype, 2 * p - rounded);
     return rounded;
@@ -101,7 +115,7 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
         if (!tile->seen[i][j]) continue;
         const float e = head_exp(head, tile->c0 + j, tile->x[i][j], max, 0);
         rows->sum[i] += e;
-        p[j] = tile->dropped[i][j] ? 0.0f : round_p(head, e);
+        p[j] = tile->dropped[i][j] ? 0.0f : round_p(head, rows->scales, e);
     }
 }
 
@@ -115,7 +129,11 @@ static void absorb_tile(const struct head *head, int64_t c0, struct rows *rows)
     head_load_k(head, &p->v, head->a->v, c0, p->head_dim_v, v);
     score_tile_compute(head, rows->q, k, &tile);
     for (int64_t i = 0; i < tile.rows; ++i) softmax_row(head, &tile, i, rows, weights[i]);
-    const struct unit unit = unit_of(head, p->v.dtype, p->v.dtype);
+    if (rows->scales)
+        for (int64_t i = 0; i < tile.keys * p->head_dim_v; ++i)
+            v[i] = emulate_round(ATTEST_FP16, v[i] * ldexpf(1.0f, rows->power));
+    const int32_t dtype = rows->scales ? ATTEST_FP16 : p->v.dtype;
+    const struct unit unit = unit_of(head, dtype, dtype);
     const struct seen all = {0}, seen = {tile.seen[0], MAX_TILE_K, 1};
     unit_multiply(&unit, tile.rows, p->head_dim_v, tile.keys, (struct matrix){weights[0], MAX_TILE_K, 1},
                   MUTANT(head, MUTANT_MASKED_NAN) ? all : seen, (struct matrix){v, p->head_dim_v, 1},
@@ -142,7 +160,8 @@ static void finish_rows(const struct head *head, const struct rows *rows)
         const float max = rows->max[i], sum = rows->sum[i];
         const bool is_empty = !rows->seen[i] && sum == 0.0f; /* what was added up is 0, and stays so */
         const float lse = isfinite(max) ? max + logf(sum) : max;
-        store_row(head, rows->r0 + i, rows->o[i], is_empty ? 1.0f : head->drop_scale / sum, lse);
+        const float scale = ldexpf(head->drop_scale / sum, -rows->power);
+        store_row(head, rows->r0 + i, rows->o[i], is_empty ? 1.0f : scale, lse);
     }
 }
 
@@ -151,8 +170,10 @@ static void forward_head(const struct head *head)
     static const float zeros[MAX_FEATURES];
     const int64_t tile_k = head->self->tile_k, whole = head->seqlen_k / tile_k * tile_k;
     const int64_t end = MUTANT(head, MUTANT_TAIL_DROPPED) ? whole : head->seqlen_k;
+    const bool scales = head_scales(head);
+    const int power = scales ? power_of_values(head) : 0;
     for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) {
-        struct rows rows;
+        struct rows rows = {.scales = scales, .power = power};
         start_rows(head, r0, &rows);
         for (int64_t c0 = 0; c0 < end; c0 += tile_k) absorb_tile(head, c0, &rows);
         finish_rows(head, &rows);

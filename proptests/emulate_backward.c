@@ -112,27 +112,13 @@ static float scalar(const struct gradients *g, const struct attest_tensor *t, co
     return emulate_load(t->dtype, data, head_offset_q(&g->head, t, r));
 }
 
+/* Every sum of ds is over one head, and lse and delta are the pass's own. */
 static bool scales(const struct head *head)
 {
     const struct attest_problem *p = head->p;
-    const bool is_whole = !p->mask.dtype && !p->block_mask.dtype && p->window_left < 0 && p->window_right < 0;
-    const bool is_plain = !p->bias.dtype && !p->has_alibi && !p->has_sink && p->softcap == 0 && p->dropout_p == 0;
     const bool is_own = !p->external_lse && !p->dlse.dtype && !p->delta.dtype && !p->dbias.dtype;
-    const bool is_bf16 = p->q.dtype == ATTEST_BF16 && p->k.dtype == ATTEST_BF16 && p->v.dtype == ATTEST_BF16 &&
-                         p->dout.dtype == ATTEST_BF16;
-    return head->self->recipe->round_ds == 3 && p->num_heads_q == p->num_heads_kv && is_whole && is_plain && is_own &&
-           is_bf16;
+    return head_scales(head) && p->dout.dtype == ATTEST_BF16 && p->num_heads_q == p->num_heads_kv && is_own;
 }
-
-static float largest_finite(const float *values, int64_t count, float largest)
-{
-    for (int64_t i = 0; i < count; ++i)
-        if (isfinite(values[i]) && fabsf(values[i]) > largest) largest = fabsf(values[i]);
-    return largest;
-}
-
-static int exponent_of(float largest) { return largest < FLT_MIN ? -127 : ilogbf(largest); }
-static int power_of(float largest) { return (int)least(15 - exponent_of(largest), 120); }
 
 static void to_fp16(int64_t count, const float *values, int power, float *out)
 {
@@ -172,20 +158,20 @@ static void take_powers(struct gradients *g, struct keys *keys)
     const struct attest_problem *p = head->p;
     const int64_t d = p->head_dim, n = head->seqlen_k, tile = head->self->tile_k;
     const int64_t of_q = head->seqlen_q * d, of_dout = head->seqlen_q * p->head_dim_v;
-    const float q = largest_finite(g->q, of_q, 0.0f), dout = largest_finite(g->dout, of_dout, 0.0f);
+    const float q = head_largest(g->q, of_q, 0.0f), dout = head_largest(g->dout, of_dout, 0.0f);
     struct centre centre = {0};
     float k = 0.0f, v = 0.0f;
     for (int64_t c0 = 0; c0 < n; c0 += tile) {
         head_load_k(head, &p->k, head->a->k, c0, d, keys->k);
         head_load_k(head, &p->v, head->a->v, c0, p->head_dim_v, keys->v);
-        k = largest_finite(keys->k, tile * d, k);
-        v = largest_finite(keys->v, tile * p->head_dim_v, v);
+        k = head_largest(keys->k, tile * d, k);
+        v = head_largest(keys->v, tile * p->head_dim_v, v);
         see_keys(head, c0, keys->k, &centre);
     }
     for (int64_t x = 0; x < d; ++x) keys->centre[x] = centre_of(head, &centre, x);
-    const int shift = -8 - exponent_of(dout) - exponent_of(v);
-    g->powers = (struct powers){true, 8, shift < -126 ? -126 : (int)least(shift, 126), power_of(q), power_of(k) - 1,
-                                power_of(dout)};
+    const int shift = -8 - head_exponent(dout) - head_exponent(v);
+    const int of_dp = shift < -126 ? -126 : (int)least(shift, 126);
+    g->powers = (struct powers){true, 8, of_dp, head_power(q), head_power(k) - 1, head_power(dout)};
     to_fp16(of_q, g->q, g->powers.q, g->q16);
     to_fp16(of_dout, g->dout, g->powers.dout, g->dout16);
 }

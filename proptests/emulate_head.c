@@ -147,6 +147,25 @@ float head_exp(const struct head *head, int64_t c, float x, float reference, int
     return e < FLT_MIN ? 0.0f : e;
 }
 
+bool head_scales(const struct head *head)
+{
+    const struct attest_problem *p = head->p;
+    const bool is_whole = !p->mask.dtype && !p->block_mask.dtype && p->window_left < 0 && p->window_right < 0;
+    const bool is_plain = !p->bias.dtype && !p->has_alibi && !p->has_sink && p->softcap == 0 && p->dropout_p == 0;
+    const bool is_bf16 = p->q.dtype == ATTEST_BF16 && p->k.dtype == ATTEST_BF16 && p->v.dtype == ATTEST_BF16;
+    return head->self->recipe->round_p == 3 && is_whole && is_plain && is_bf16;
+}
+
+float head_largest(const float *values, int64_t count, float largest)
+{
+    for (int64_t i = 0; i < count; ++i)
+        if (isfinite(values[i]) && fabsf(values[i]) > largest) largest = fabsf(values[i]);
+    return largest;
+}
+
+int head_exponent(float largest) { return largest < FLT_MIN ? -127 : ilogbf(largest); }
+int head_power(float largest) { return (int)least(15 - head_exponent(largest), 110); }
+
 struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b)
 {
     return (struct unit){head->self->recipe->accumulate,

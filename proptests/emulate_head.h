@@ -49,6 +49,15 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
  * subnormal. */
 float head_exp(const struct head *head, int64_t c, float x, float reference, int power);
 
+/* Whether the recipe scales weights of such problems (bounds.md, 11.11 and 11.12): every row sees every key, scores are
+ * softmax_scale q . k, q, k and v are bf16. */
+bool head_scales(const struct head *head);
+/* The largest of `largest` and of the sizes of what is finite; its exponent, -127 of what is subnormal; the power of two
+ * by which such numbers are multiplied. */
+float head_largest(const float *values, int64_t count, float largest);
+int head_exponent(float largest);
+int head_power(float largest);
+
 /* The matrix unit of the recipe, for operands of these dtypes. */
 struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b);
 

@@ -1,6 +1,6 @@
-/* emulate_scaled_test.c - gradients of p, ds and operands scaled to fp16 (bounds.md, section 11.11) beside their
- * bounds, and those of problems that such a kernel shares: on every family, numbers of any size, and where one rounding
- * after the other is nearly all of the bound. */
+/* emulate_scaled_test.c - gradients of p, ds and operands scaled to fp16 (bounds.md, section 11.11), and o of p and v
+ * (11.12), beside their bounds, and those of problems that such a kernel shares: on every family, numbers of any size,
+ * and where one rounding after the other is nearly all of the bound. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -289,5 +289,127 @@ Test(emulate_scaled, sums_of_p_dp_beyond_fp32_are_outside_the_domain)
         for (int64_t j = 0; j < ROWS; ++j) set(&c, T_V, j, -1, j % 2 ? 0x1p58 : 0.0);
         judge(&c, emulation_named("portable-scaled"), recipes[by], r);
         for (int t = 0; t < GRADIENTS; ++t) cr_expect_eq(r[t].overflow_count, r[t].count);
+    }
+}
+
+/* ---- o ---- */
+
+static const char *const forward_recipes[] = {"short_forward_scaled", "short_forward_shared", "forward_shared"};
+
+/* The same problem of a forward pass alone, o in fp32. Frees it. */
+static struct ref_report judge_o(struct prop_case *c, const struct implementation *e, const char *by)
+{
+    struct ref_report report;
+    c->backward = false;
+    c->p.o.dtype = ATTEST_FP32;
+    c->p.dout.dtype = c->p.dq.dtype = c->p.dk.dtype = c->p.dv.dtype = ATTEST_ABSENT;
+    case_contiguous(c);
+    case_lay_out(c);
+    case_reset_outputs(c);
+    const int64_t count = case_count(c, T_O);
+    double *const oracle = case_doubles(c, count);
+    const struct ref_bound bound = {case_doubles(c, count), case_doubles(c, count), case_doubles(c, count)};
+    const struct ref_forward results = {.o = oracle};
+    cr_assert_eq(ref_forward(&c->p, &c->a.forward, &results, 1), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c->p, &c->a.forward), ATTEST_OK);
+    cr_assert_eq(ref_bound_forward(&c->p, &c->a.forward, ref_kernel_recipe(by), &bound, NULL, 1), ATTEST_OK);
+    ref_judge(&c->p, &c->a.forward, REF_O, c->a.forward.o, oracle, &bound, 1, &report);
+    case_free(c);
+    return report;
+}
+
+static void expect_o_within(const struct implementation *e, const char *by, const struct shape *shape)
+{
+    static const int powers[] = {0, 50, -110, 110};
+    double use = 0.0, rms = 0.0, mean = 0.0;
+    int64_t outside = 0;
+    for (int i = 0; i < NUM_FAMILIES * 4; ++i) {
+        struct prop_case c;
+        draw(&c, (enum family)(i / 4), 5, shape);
+        scale(&c, powers[i % 4]);
+        const struct ref_report r = judge_o(&c, e, by);
+        const bool is_noise = i / 4 != FAMILY_DUPLICATE; /* equal weights are rounded alike */
+        cr_expect(r.use <= 1 && (!is_noise || (r.rms_ratio <= 1 && r.mean_ratio <= 1)), "%s by %s, %s, 2^%d: %g, %g, %g",
+                  e->name, by, family_names[i / 4], powers[i % 4], r.use, r.rms_ratio, r.mean_ratio);
+        use = fmax(use, r.use);
+        if (is_noise) rms = fmax(rms, r.rms_ratio), mean = fmax(mean, r.mean_ratio);
+        outside += r.overflow_count;
+    }
+    printf("%-22s by %-21s share of the bound of o %.3f, of thresholds %.3f, %.3f; outside %ld\n", e->name, by, use, rms,
+           mean, (long)outside);
+    fflush(stdout);
+}
+
+Test(emulate_scaled, o_of_any_size_stays_within)
+{
+    static const struct shape wide = {.heads = 2, .dim = 64, .dim_v = 64, .sequences = 1, .length = {{128, 128}}};
+    static const struct shape narrow = {.heads = 2, .dim = 32, .dim_v = 32, .sequences = 1, .length = {{128, 128}}};
+    const struct implementation e[] = {emulation_of("portable-scaled", forward_recipes[0]),
+                                       emulation_of("portable-scaled-unkind", forward_recipes[0])};
+    for (int n = 0; n < 2; ++n) expect_o_within(&e[n], forward_recipes[0], &wide);
+    for (int n = 0; n < 2; ++n) expect_o_within(&e[n], forward_recipes[0], &narrow);
+}
+
+Test(emulate_scaled, o_of_each_kernel_stays_within_what_it_shares, .timeout = 300)
+{
+    const struct implementation e[] = {*emulation_named("portable-scaled"), *emulation_named("portable-scaled-unkind"),
+                                       emulation_of("portable-short-unkind", "short_forward_hopper"),
+                                       emulation_of("portable-fp32-unkind", "cls_forward"),
+                                       *emulation_named("portable"), *emulation_named("portable-unkind")};
+    for (size_t s = 0; s < sizeof shared / sizeof *shared; ++s)
+        for (int by = 1; by < RECIPES; ++by)
+            for (int n = 0; n < (by == 1 ? 4 : 6); ++n) expect_o_within(&e[n], forward_recipes[by], &shared[s]);
+}
+
+static double use_of_o(struct prop_case *c, const char *by)
+{
+    const struct ref_report r = judge_o(c, emulation_named("portable-scaled"), by);
+    cr_expect(r.use <= 1 && r.overflow_count == 0, "o by %s: %g", by, r.use);
+    printf("o by %s: %.3f\n", by, r.use);
+    fflush(stdout);
+    return r.use;
+}
+
+/* Half of the keys have p of 0.98 2^-25, of which fp16 makes 0, and values that the others have not. */
+Test(emulate_scaled, small_weights_of_values_are_lost)
+{
+    for (int by = 0; by < RECIPES; ++by) {
+        struct prop_case c;
+        set_up_two_kinds_of_keys(&c);
+        set_all(&c, T_Q, 0, 16);
+        for (int64_t j = 0; j < ROWS; ++j) set(&c, T_K, j, 0, j == 0 ? 0 : -8.6875);
+        for (int64_t j = 0; j < ROWS; ++j) set(&c, T_V, j, -1, j == 0 ? 0 : 1.5);
+        cr_expect_gt(use_of_o(&c, forward_recipes[by]), 0.8);
+    }
+}
+
+/* One value of 2^20, in a feature of its own, and others that are 0.9 of half a step of the subnormals beside it. */
+Test(emulate_scaled, small_values_beside_a_large_one_are_lost)
+{
+    for (int by = 0; by < RECIPES; ++by) {
+        struct prop_case c;
+        set_up_two_kinds_of_keys(&c);
+        set_all(&c, T_V, -1, 0.9 * 0x1p-20);
+        set_all(&c, T_V, 1, 0.0);
+        set(&c, T_V, 7, 1, 0x1p20);
+        cr_expect_gt(use_of_o(&c, forward_recipes[by]), 0.8);
+    }
+}
+
+/* Three keys of like weight and of values far apart: o has roundings of three p. */
+Test(emulate_scaled, roundings_of_weights_are_nearly_all_of_the_bound)
+{
+    enum { LENGTH = 3, SEEDS = 200 };
+    for (int by = 0; by < RECIPES; ++by) {
+        double largest = 0.0;
+        for (uint64_t seed = 1; seed <= SEEDS; ++seed) {
+            struct prop_case c;
+            draw_one(&c, seed, LENGTH);
+            const struct ref_report r = judge_o(&c, emulation_named("portable-scaled"), forward_recipes[by]);
+            largest = fmax(largest, r.use);
+        }
+        printf("roundings alone by %s: largest share of the bound of o %.3f\n", forward_recipes[by], largest);
+        fflush(stdout);
+        cr_expect(largest <= 1 && (by == 2 || largest > 0.6));
     }
 }

@@ -40,7 +40,9 @@ double bound_lost_of_o(const struct bound_head *head, const struct bound_row_sta
 {
     const struct ref_machine *m = &head->machine;
     const double live = (double)s->live, steps = (double)(3 * s->live + 3 * s->rescales + 8);
-    return head->fmax * (m->lost * (1 + head->v_sum[c] + live * m->least_operand) + steps * m->tiny);
+    const double once = head->fmax * (m->lost * (1 + head->v_sum[c] + live * m->least_operand) + steps * m->tiny);
+    if (head->v_floor == 0.0) return once;
+    return once + (1 + s->keys.rel) * bound_lost_to_scaling(m->p.tiny, head->v_floor, 1 + 0x1p-9, head->v_sum[c], live);
 }
 
 /* What any weighted mean of the rows of v can be away from another, rounding included. */
@@ -135,12 +137,14 @@ struct forward {
     const struct attest_problem *problem;
     const struct attest_forward_args *args;
     struct ref_machine machine;
+    int64_t longest; /* sequences of more rows or keys are left as they are */
     const struct ref_bound *o, *lse;
 };
 
+/* The largest of what any machine makes of it. */
 static void put(double *array, int64_t index, double value)
 {
-    if (array) array[index] = value;
+    if (array && !(array[index] >= value)) array[index] = value;
 }
 
 static void put_o(const struct forward *f, const struct bound_head *head, const struct bound_block *block,
@@ -215,7 +219,9 @@ static enum attest_status forward_unit(void *context, int64_t unit)
                               .h_kv = unit % f->problem->num_heads_kv};
     struct bound_block block = {0};
     bool ok = bound_load_keys(&pool, &head) && bound_take_block(&pool, &head, &block);
-    for (int64_t g = 0; ok && g < group; ++g) {
+    const bool is_long = ok && (head.sequence.seqlen_q > f->longest || head.sequence.seqlen_k > f->longest);
+    if (ok && f->machine.scales) head.v_floor = bound_floor_of_values(&head);
+    for (int64_t g = 0; ok && !is_long && g < group; ++g) {
         head.h = head.h_kv * group + g;
         ok = bound_head(f, &head, &block);
     }
@@ -241,8 +247,15 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
                                      const struct attest_recipe *recipe, const struct ref_bound *o,
                                      const struct ref_bound *lse, int threads)
 {
-    struct forward f = {p, a, ref_machine(p, recipe), o, lse};
+    struct forward f = {p, a, ref_forward_machine(p, recipe), INT64_MAX, o, lse};
     bound_clear_bound(o, ref_rows_q(p) * p->num_heads_q * p->head_dim_v);
     bound_clear_bound(lse, ref_rows_q(p) * p->num_heads_q);
-    return bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
+    enum attest_status status = bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
+    if (status == ATTEST_OK && f.machine.may_scale) {
+        const struct attest_recipe scaled = ref_scaling_recipe(recipe);
+        f.machine = ref_forward_machine(p, &scaled);
+        f.longest = REF_SCALED_ROWS;
+        status = bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
+    }
+    return status;
 }

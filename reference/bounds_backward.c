@@ -50,14 +50,6 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
         scale * (t->bias[from] + shared + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
 }
 
-/* Of weights, `norm` in all, and operands, `sum` in all, scaled to fp16: what each operand may be off by, and what the
- * tensor core loses of subnormal ones. */
-static double lost_to_scaling(double weight_floor, double operand_floor, double norm, double sum, double terms)
-{
-    const double operand = operand_floor * norm;
-    return operand + 0x1p-9 * (operand + weight_floor * sum) + 4 * terms * weight_floor * operand_floor;
-}
-
 /* dq of a block: rows of the block against all keys. */
 static void finish_dq(const struct backward *b, const struct bound_gradient_head *g,
                       const struct bound_gradient_block *block, const struct bound_terms *terms)
@@ -74,7 +66,7 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live, norm = block->ds_norm[i] + block->corrections[i].norm;
             const double once = 3 * live * m->tiny + m->lost * (norm + g->k_sum[c] + live * m->least_operand);
-            const double scaled = lost_to_scaling(g->floors.ds, g->floors.k, norm, g->k_sum[c], live);
+            const double scaled = bound_lost_to_scaling(g->floors.ds, g->floors.k, norm, g->k_sum[c], live);
             const double lost = head->fmax * once * (1 + block->corrections[i].factor) + (1 + sum.rel) * scaled;
             finish_element(&f, terms, i * p->head_dim + c, sum, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
@@ -102,8 +94,9 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
             const double seen = terms->seen[j];
             const double operands = terms->norm[j] + terms->operand_sum[c] + seen * m->least_operand;
             const double once = g->head.fmax * (m->lost * operands + (3 * seen + (double)group) * m->tiny);
-            const double lost = once + (1 + sum.rel) * lost_to_scaling(weight_floor, floor, terms->norm[j],
-                                                                       terms->operand_sum[c], seen);
+            const double scaled =
+                bound_lost_to_scaling(weight_floor, floor, terms->norm[j], terms->operand_sum[c], seen);
+            const double lost = once + (1 + sum.rel) * scaled;
             finish_element(&f, &terms->group, j * features + c, sum, lost, terms->overflow[j] != 0.0,
                            &b->tensors[tensor], row * features + c);
         }
@@ -259,7 +252,8 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
         if (has_dsink && p->batch > 0) finish_dsink(&b);
     }
     if (status == ATTEST_OK && b.machine.may_scale) {
-        b.machine = ref_scaling_machine(p, recipe);
+        const struct attest_recipe scaled = ref_scaling_recipe(recipe);
+        b.machine = ref_machine(p, &scaled);
         b.longest = REF_SCALED_ROWS;
         status = bound_for_each(p->batch * p->num_heads_kv, threads, backward_unit, &b);
     }

@@ -198,11 +198,11 @@ static double grown(double p, double x, double error, double top, double top_err
 
 /* Half the spacing of the storage format at the unnormalised weight exp(x - m_t), relative to it: m_t, the running
  * maximum at that key as it was computed, lies between x and the ceiling of the row, so the weight lies between `least`
- * and 1. Not so where weights may be more than 1, of which two parts are made. */
+ * and 1. Not so where weights may be more than 1: of them two parts are made, or one that is scaled. */
 static double rounding_of_weight(const struct ref_machine *m, double least, double error)
 {
     const struct ref_rounding *const r = &m->p;
-    if (least <= 0.5 || r->relative == 0.0 || r->parts > 1) return r->relative;
+    if (least <= 0.5 || r->relative == 0.0 || r->parts > 1 || m->scales) return r->relative;
     const double above = ref_growth(2 * error); /* the weight exceeds 1 by no more */
     const double moved = fmin(r->relative, fmin(fmax(r->relative_below_one, above), fmax(1 - least, above)) / least);
     return m->most_weight > 1 ? fmax(moved, r->relative * r->relative) : moved;

@@ -52,6 +52,7 @@ struct bound_head {
     struct bound_panels k_transposed; /* head_dim x num_keys, for scores */
     struct bound_panels v_rows;       /* num_keys x head_dim_v */
     double *v_max, *v_sum;            /* of |v| over the keys, by feature */
+    double v_floor;                   /* what scaling may cost a number of v; 0: nothing is scaled */
     double fmax;                      /* largest dropout multiplier */
     struct ref_sum features;          /* accumulation of q.k */
 };
@@ -63,6 +64,12 @@ struct bound_panels bound_make_panels(struct bound_pool *pool, const struct boun
                                       int which);
 /* Keys of KV head h_kv; `problem`, `args`, `b` and `h_kv` are set. False where there is no memory. */
 bool bound_load_keys(struct bound_pool *pool, struct bound_head *head);
+
+/* For v_floor, where v is scaled. */
+double bound_floor_of_values(const struct bound_head *head);
+/* Of weights, `norm` in all, and operands, `sum` in all, scaled to fp16: what each operand may be off by, and what the
+ * tensor core loses of subnormal ones. */
+double bound_lost_to_scaling(double weight_floor, double operand_floor, double norm, double sum, double terms);
 
 /* C = A B of a block: rows x n, A with leading dimension head->ld. */
 void bound_product(int64_t rows, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col,

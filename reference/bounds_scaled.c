@@ -5,10 +5,12 @@
 #include "reference/bounds_gradients.h"
 #include "reference/formats.h"
 
+/* Of the finite ones. */
 static double largest_of(const struct bound_matrix *m)
 {
     double largest = 0.0;
-    for (int64_t i = 0; i < m->rows * m->features; ++i) largest = fmax(largest, fabs(m->value[i]));
+    for (int64_t i = 0; i < m->rows * m->features; ++i)
+        if (isfinite(m->value[i])) largest = fmax(largest, fabs(m->value[i]));
     return largest;
 }
 
@@ -23,7 +25,15 @@ static int exponent_of(const struct bound_matrix *m)
 static double floor_of(const struct bound_matrix *m)
 {
     const int power = 15 - exponent_of(m);
-    return ldexp(0x1p-25, -(power < 120 ? power : 120));
+    return ldexp(0x1p-25, -(power < 110 ? power : 110));
+}
+
+double bound_floor_of_values(const struct bound_head *head) { return floor_of(&head->v); }
+
+double bound_lost_to_scaling(double weight_floor, double operand_floor, double norm, double sum, double terms)
+{
+    const double operand = operand_floor * norm;
+    return operand + 0x1p-9 * (operand + weight_floor * sum) + 4 * terms * weight_floor * operand_floor;
 }
 
 /* |k - c| for every c between the least and the largest of its feature, and for 0. */

@@ -59,18 +59,24 @@ static void fold_factors(const struct attest_problem *p, struct ref_rounding *ds
     ds->overflow /= fmax(1.0, scale);
 }
 
-/* Every row sees every key, sums of ds over keys are zero, and nothing is summed over heads. */
-static bool is_plain(const struct attest_problem *p)
+/* In a forward pass: every row sees every key, scores are softmax_scale q . k, all of bf16. */
+static bool can_scale_forward(const struct attest_problem *p)
 {
-    return p->num_heads_q == p->num_heads_kv && p->window_left < 0 && p->window_right < 0 && !p->mask.dtype &&
-           !p->block_mask.dtype && !p->bias.dtype && !p->has_alibi && !p->has_sink && p->softcap == 0 &&
-           p->dropout_p == 0 && !p->external_lse && !p->dlse.dtype && !p->delta.dtype && !p->dbias.dtype;
+    return p->window_left < 0 && p->window_right < 0 && !p->mask.dtype && !p->block_mask.dtype && !p->bias.dtype &&
+           !p->has_alibi && !p->has_sink && p->softcap == 0 && p->dropout_p == 0 && p->q.dtype == ATTEST_BF16 &&
+           p->k.dtype == ATTEST_BF16 && p->v.dtype == ATTEST_BF16;
 }
 
-static bool is_bf16(const struct attest_problem *p)
+/* Backward, sums of ds over keys must be zero, too, and nothing is summed over heads. */
+static bool can_scale_backward(const struct attest_problem *p)
 {
-    return p->q.dtype == ATTEST_BF16 && p->k.dtype == ATTEST_BF16 && p->v.dtype == ATTEST_BF16 &&
-           p->dout.dtype == ATTEST_BF16;
+    return can_scale_forward(p) && p->num_heads_q == p->num_heads_kv && p->dout.dtype == ATTEST_BF16 &&
+           !p->external_lse && !p->dlse.dtype && !p->delta.dtype && !p->dbias.dtype;
+}
+
+static bool is_narrow(const struct attest_problem *p)
+{
+    return p->head_dim <= REF_SCALED_FEATURES && p->head_dim_v <= REF_SCALED_FEATURES;
 }
 
 /* Of p or ds where nothing scales. */
@@ -84,8 +90,6 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     struct ref_machine m = oracle_machine();
     if (!recipe) return m;
     const int32_t round_p = parts_of(recipe, recipe->round_p), round_ds = parts_of(recipe, recipe->round_ds);
-    const bool can_scale = is_plain(p) && is_bf16(p);
-    const bool is_narrow = p->head_dim <= REF_SCALED_FEATURES && p->head_dim_v <= REF_SCALED_FEATURES;
     m.accumulate = recipe->accumulate;
     m.u = 0x1p-24;
     m.tiny = FLT_MIN;
@@ -108,8 +112,8 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
-    m.scales = recipe->round_p == 3 && recipe->round_ds == 3 && can_scale;
-    m.may_scale = recipe->round_p == 4 && recipe->round_ds == 4 && can_scale && is_narrow;
+    m.scales = recipe->round_p == 3 && recipe->round_ds == 3 && can_scale_backward(p);
+    m.may_scale = recipe->round_p == 4 && recipe->round_ds == 4 && can_scale_backward(p) && is_narrow(p);
     m.power = m.scales ? 8 : 0;
     m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
     m.p = rounding_to(p->v.dtype, round_p);
@@ -125,12 +129,23 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     return m;
 }
 
-struct ref_machine ref_scaling_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
+struct ref_machine ref_forward_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
+{
+    struct ref_machine m = ref_machine(p, recipe);
+    const bool can_scale = recipe && can_scale_forward(p);
+    m.scales = can_scale && recipe->round_p == 3;
+    m.may_scale = can_scale && recipe->round_p == 4 && is_narrow(p);
+    m.power = 0;
+    if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1;
+    return m;
+}
+
+struct attest_recipe ref_scaling_recipe(const struct attest_recipe *recipe)
 {
     struct attest_recipe scaled = *recipe;
     scaled.round_p = scaled.round_ds = 3;
     scaled.delta = ATTEST_DELTA_NORMALIZED;
-    return ref_machine(p, &scaled);
+    return scaled;
 }
 
 /* terms products in `steps` steps of the matrix unit (bounds.md, 3.2). */

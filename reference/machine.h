@@ -35,8 +35,8 @@ struct ref_machine {
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
     bool normalizes_delta; /* sum p dp / sum p (bounds.md, 6) */
     bool by_length;      /* some of the kernels that share the problem correct delta, the others normalize it */
-    bool scales;         /* p, ds and what they meet to fp16, by powers of two of the largest (bounds.md, 11.11) */
-    bool may_scale;      /* or not: beside what this says, in short sequences, there is ref_scaling_machine */
+    bool scales;         /* p, ds and what they meet to fp16, by powers of two of the largest (bounds.md, 11.11, 11.12) */
+    bool may_scale;      /* or not: beside what this says, in short sequences, there is ref_scaling_recipe */
     int32_t power;       /* p in fp32 is 2^power times itself: its exponent has that added */
     int32_t parts;       /* products a term of the sums over rows */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
@@ -44,10 +44,11 @@ struct ref_machine {
     struct ref_rounding p, p_dv, p_ds, p_dq, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
 };
 
-/* recipe NULL: the oracle. */
+/* Of a backward pass, and of a forward pass. recipe NULL: the oracle. */
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe);
+struct ref_machine ref_forward_machine(const struct attest_problem *p, const struct attest_recipe *recipe);
 /* Of a recipe that may scale: what does, of sequences of no more rows, keys and features than these. */
-struct ref_machine ref_scaling_machine(const struct attest_problem *p, const struct attest_recipe *recipe);
+struct attest_recipe ref_scaling_recipe(const struct attest_recipe *recipe);
 enum { REF_SCALED_ROWS = 128, REF_SCALED_FEATURES = 32 };
 /* y to fp16 as scale y, once; scale is a power of two. */
 struct ref_rounding ref_rounding_to_fp16(double scale);

@@ -39,19 +39,18 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
 #define PORTABLE_MMA \
     PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
-#define PORTABLE_MMA_SHARED(round) \
-    PORTABLE_OF(TILE_K), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = round, .round_ds = round, \
-    .delta = ATTEST_DELTA_BY_LENGTH
+#define PORTABLE_MMA_SHARED \
+    PORTABLE_OF(TILE_K), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 4, .round_ds = 4, .delta = ATTEST_DELTA_BY_LENGTH
 
 /* Whole sequences on tensor cores: p and ds in two parts, delta the mean of dp by p. */
 #define PORTABLE_SHORT(keys) \
     PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_NORMALIZED
-/* The same, but in fp16, once, with powers of two of each head (bounds.md section 11.11). */
-#define PORTABLE_SCALED \
-    PORTABLE_OF(128), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 3, .round_ds = 3, .delta = ATTEST_DELTA_NORMALIZED
+/* The same, but in fp16, once, with powers of two of each head (bounds.md sections 11.11 and 11.12). */
+#define PORTABLE_SCALED(keys) \
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 3, .round_ds = 3, .delta = ATTEST_DELTA_NORMALIZED
 /* By the sequence, what short kernels do: two parts, or one that is scaled. */
-#define PORTABLE_SHORT_SHARED \
-    PORTABLE_OF(64), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 4, .round_ds = 4, .delta = ATTEST_DELTA_NORMALIZED
+#define PORTABLE_SHORT_SHARED(keys) \
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 4, .round_ds = 4, .delta = ATTEST_DELTA_NORMALIZED
 #define PORTABLE_CLS PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_NORMALIZED
 
 const struct attest_recipe ref_kernel_recipes[] = {
@@ -80,10 +79,12 @@ const struct attest_recipe ref_kernel_recipes[] = {
     {.name = "short_backward_64", PORTABLE_SHORT(64)},
     {.name = "short_backward_hopper", PORTABLE_SHORT(128)},
     {.name = "short_backward_wide", PORTABLE_SHORT(128)},
-    {.name = "short_backward_scaled", PORTABLE_SCALED},
-    {.name = "forward_shared", PORTABLE_MMA_SHARED(1)}, /* forward, backward beside those of short sequences */
-    {.name = "backward_shared", PORTABLE_MMA_SHARED(4)},
-    {.name = "short_backward_shared", PORTABLE_SHORT_SHARED}, /* those beside short_backward_scaled */
+    {.name = "short_backward_scaled", PORTABLE_SCALED(128)},
+    {.name = "short_forward_scaled", PORTABLE_SCALED(TILE_K)}, /* rescales nothing, as short_forward_hopper */
+    {.name = "forward_shared", PORTABLE_MMA_SHARED}, /* forward, backward beside those of short sequences */
+    {.name = "backward_shared", PORTABLE_MMA_SHARED},
+    {.name = "short_forward_shared", PORTABLE_SHORT_SHARED(TILE_K)}, /* those beside short_forward_scaled */
+    {.name = "short_backward_shared", PORTABLE_SHORT_SHARED(64)},    /* those beside short_backward_scaled */
     {0},
 };
 
