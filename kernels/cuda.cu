@@ -8,11 +8,9 @@
 
 /* A device that is set gets a context, so the one that is current is not set again; and an error that the caller is
  * told of does not stay behind as the runtime's last. */
-static int set_device(int ordinal)
+static int change_device(int from, int to)
 {
-    int current;
-    cudaError_t error = cudaGetDevice(&current);
-    if (error == cudaSuccess && current != ordinal) error = cudaSetDevice(ordinal);
+    const cudaError_t error = from == to ? cudaSuccess : cudaSetDevice(to);
     if (error != cudaSuccess) cudaGetLastError();
     return error;
 }
@@ -20,7 +18,8 @@ static int set_device(int ordinal)
 int cuda_enter(int ordinal, int *previous)
 {
     const cudaError_t error = cudaGetDevice(previous);
-    return error != cudaSuccess ? error : set_device(ordinal);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error != cudaSuccess ? error : change_device(*previous, ordinal);
 }
 
 int cuda_shared_bytes(int ordinal)
@@ -39,6 +38,6 @@ int cuda_major(int ordinal)
     return 0;
 }
 
-int cuda_leave(int previous) { return set_device(previous); }
+int cuda_leave(int ordinal, int previous) { return change_device(ordinal, previous); }
 
 const char *cuda_error_text(int code) { return launch_error_text(code); }

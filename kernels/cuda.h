@@ -6,9 +6,10 @@
 extern "C" {
 #endif
 
-/* Makes a device the calling thread's current one, and the former one again. Return 0 or an error code. */
+/* Makes a device the calling thread's current one, and the former one again, if it was another: in between nothing sets
+ * one. Return 0 or an error code. */
 int cuda_enter(int ordinal, int *previous);
-int cuda_leave(int previous);
+int cuda_leave(int ordinal, int previous);
 
 /* Bytes of shared memory that a CTA can have there; INT_MAX where it cannot be asked: the launch will say why. */
 int cuda_shared_bytes(int ordinal);

@@ -86,7 +86,7 @@ static bool add_pointer(struct pointers *all, const struct attest_region *r, con
 {
     const uintptr_t address = (uintptr_t)pointer;
     if (pointer == NULL) return attest_refuse(ATTEST_INVALID, "%s = NULL, but must point to its elements", r->name);
-    if (address % (uintptr_t)r->align != 0) {
+    if ((address & ((uintptr_t)r->align - 1)) != 0) { /* a power of two */
         return attest_refuse(ATTEST_INVALID, "%s = %p, but must be a multiple of %" PRId64, r->name, pointer, r->align);
     }
     if (address > (uintptr_t)INT64_MAX - (uintptr_t)r->span) {

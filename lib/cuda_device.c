@@ -32,7 +32,7 @@ bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_for
         attest_take_share(&plan->forward_pass, n, &params);
         code = plan->forward[n]->cuda(&params, stream);
     }
-    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+    return is_accepted(cuda_leave(plan->problem.device_ordinal, previous)) && is_accepted(code);
 }
 
 bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,
@@ -45,7 +45,7 @@ bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_ba
         attest_take_share(&plan->backward_pass, n, &params.forward);
         code = plan->backward[n]->cuda(&params, stream);
     }
-    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+    return is_accepted(cuda_leave(plan->problem.device_ordinal, previous)) && is_accepted(code);
 }
 
 bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
@@ -54,7 +54,7 @@ bool attest_cuda_merge(const struct attest_merge_args *a, void *stream)
     int previous;
     if (!is_accepted(cuda_enter(a->device_ordinal, &previous))) return false;
     const int code = merge_kernel.cuda(&params, stream);
-    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+    return is_accepted(cuda_leave(a->device_ordinal, previous)) && is_accepted(code);
 }
 
 bool attest_cuda_merge_backward(const struct attest_merge_backward_args *a, void *stream)
@@ -63,7 +63,7 @@ bool attest_cuda_merge_backward(const struct attest_merge_backward_args *a, void
     int previous;
     if (!is_accepted(cuda_enter(a->device_ordinal, &previous))) return false;
     const int code = merge_backward_kernel.cuda(&params, stream);
-    return is_accepted(cuda_leave(previous)) && is_accepted(code);
+    return is_accepted(cuda_leave(a->device_ordinal, previous)) && is_accepted(code);
 }
 
 #else

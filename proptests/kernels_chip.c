@@ -364,11 +364,11 @@ static bool second_gpu_has(const struct sample_shape *shape, const char *results
     struct sample c = {.machine = &machine_of_cuda};
     int before, between;
     const bool ok = cuda_enter(1, &before) == 0 && sample_open(&c, &machine_of_cuda, shape, 0) &&
-                    sample_send(&c, settings.quick) && cuda_leave(0) == 0 && sample_queue(&c, NULL) &&
+                    sample_send(&c, settings.quick) && cuda_leave(1, 0) == 0 && sample_queue(&c, NULL) &&
                     cuda_enter(1, &between) == 0 && between == 0 && sample_fetch(&c) &&
                     sample_has_results(&c, results);
     sample_close(&c);
-    return cuda_leave(0) == 0 && ok;
+    return cuda_leave(1, 0) == 0 && ok;
 }
 
 static bool second_gpu(void)

@@ -58,9 +58,14 @@ static inline int launch_on_chip(void (*)(P...), const launch_shape &shape, void
 
 static inline unsigned launch_num_sms(void *)
 {
+    static std::atomic<int> known[LAUNCH_KNOWN_GPUS];
     int device = 0, sms = 0;
     cudaError_t code = cudaGetDevice(&device);
-    if (code == cudaSuccess) code = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) sms = known[device];
+    if (code == cudaSuccess && sms == 0) {
+        code = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+        if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) known[device] = sms;
+    }
     if (code != cudaSuccess) cudaGetLastError();
     return static_cast<unsigned>(sms);
 }
