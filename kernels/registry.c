@@ -104,12 +104,7 @@ static bool plain_forward_takes(const struct attest_problem *p, char *why, size_
     return one_format_takes(p, why, bytes);
 }
 
-static bool short_forward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
-{
-    return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
-}
-
-/* Of heads that short_forward_scaled and short_backward_scaled have more rows of. */
+/* What short_forward_scaled and short_backward_scaled have from the 65th row or key on, short_forward_hopper below. */
 static bool is_scaled(const struct attest_problem *p, char *why, size_t bytes)
 {
     const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
@@ -121,6 +116,12 @@ static bool is_scaled(const struct attest_problem *p, char *why, size_t bytes)
 static bool short_forward_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return is_scaled(p, why, bytes) && plain_forward_takes(p, why, bytes);
+}
+
+static bool short_forward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (is_scaled(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward_scaled has 128 rows");
+    return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
 }
 
 /* Where short_forward_hopper has rows from the 33rd on alone. */

@@ -37,8 +37,8 @@ DEVICE uint32_t largest(const chunk (&rows)[COUNT])
 /* -126 <= exponent <= 127. */
 DEVICE float power(int exponent) { return float_of(static_cast<uint32_t>(exponent + 127) << 23); }
 
-/* The power of two of a tile whose largest number has this exponent, and whose inverse fp32 has room for beside a
- * factor of 2^-16. */
+/* The power of two of a tile whose largest number has this exponent. fp32 has room for its inverse over a sum of
+ * weights, which may be 2^15. */
 constexpr int MOST_SHIFT = 110;
 DEVICE int shift_of(int exponent) { return exponent > 15 - MOST_SHIFT ? 15 - exponent : MOST_SHIFT; }
 

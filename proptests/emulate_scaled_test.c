@@ -413,3 +413,38 @@ Test(emulate_scaled, roundings_of_weights_are_nearly_all_of_the_bound)
         cr_expect(largest <= 1 && (by == 2 || largest > 0.6));
     }
 }
+
+/* ---- gradients by a delta from such an o ---- */
+
+static enum attest_status scaled_forward(const struct implementation *self, const struct attest_problem *p,
+                                         const struct attest_forward_args *a)
+{
+    (void)self;
+    const struct implementation *const scaled = emulation_named("portable-scaled");
+    return scaled->forward(scaled, p, a);
+}
+
+/* o of short_forward_scaled, gradients of backward: values of half a step of the subnormals beside one of 2^20, which dout
+ * does not see, make an o of 0, and a delta that is wrong altogether; and every family, as it is and times powers of
+ * two. */
+Test(emulate_scaled, gradients_of_a_scaled_o_stay_within, .timeout = 300)
+{
+    static const struct shape narrow = {.heads = 2, .dim = 32, .dim_v = 32, .sequences = 1, .length = {{128, 128}}};
+    static const char *const by[] = {"backward", "backward_shared"};
+    struct implementation mixed = *emulation_named("portable");
+    mixed.forward = scaled_forward;
+    for (int n = 0; n < 2; ++n) {
+        struct prop_case c;
+        struct ref_report r[GRADIENTS];
+        draw_one(&c, 3, ROWS);
+        set_all(&c, T_V, -1, 0.9 * 0x1p-20);
+        set_all(&c, T_V, 1, 0.0);
+        set(&c, T_V, 7, 1, 0x1p20);
+        set_all(&c, T_DOUT, 1, 0.0);
+        judge(&c, &mixed, by[n], r);
+        for (int t = 0; t < GRADIENTS; ++t)
+            cr_expect(r[t].use <= 1, "%s by %s: %g", ref_tensor_names[tensors[t]], by[n], r[t].use);
+        printf("of a scaled o by %s: dq uses %.3f of its bound\n", by[n], r[0].use);
+        expect_within(&mixed, by[n], &narrow, 4);
+    }
+}

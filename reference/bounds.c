@@ -141,10 +141,10 @@ struct forward {
     const struct ref_bound *o, *lse;
 };
 
-/* The largest of what any machine makes of it. */
+/* The largest of what any machine makes of it; a NaN stays. */
 static void put(double *array, int64_t index, double value)
 {
-    if (array && !(array[index] >= value)) array[index] = value;
+    if (array && !(array[index] >= value) && !isnan(array[index])) array[index] = value;
 }
 
 static void put_o(const struct forward *f, const struct bound_head *head, const struct bound_block *block,

@@ -31,7 +31,8 @@ const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is no
  * "short_backward_64", "short_backward_hopper", "short_backward_scaled", "short_backward_wide" (the same, short
  * sequences), "forward_fp32", "backward_fp32", "cls_forward", "cls_backward" (one query row), "forward_shared",
  * "backward_shared" ("forward" and "backward" of a problem that they share with those of short sequences),
- * "short_forward_shared", "short_backward_shared" (what those beside the scaled ones share with them), "merge", "merge_backward" (of which exp_error says all). */
+ * "short_forward_shared", "short_backward_shared" (what those beside the scaled ones share with them), "merge",
+ * "merge_backward" (of which exp_error says all). */
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
 

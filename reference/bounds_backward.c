@@ -16,10 +16,10 @@ struct backward {
     struct bound_terms dbias, dsink; /* of all sequences and heads; dsink [batch][num_heads_q] */
 };
 
-/* The largest of what any machine makes of it. */
+/* The largest of what any machine makes of it; a NaN stays. */
 static void put(double *array, int64_t index, double value)
 {
-    if (array && !(array[index] >= value)) array[index] = value;
+    if (array && !(array[index] >= value) && !isnan(array[index])) array[index] = value;
 }
 
 /* A gradient element from its terms: scale * sum (weight x operand), summed by `sum`, rounded at the end. */

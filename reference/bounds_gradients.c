@@ -51,6 +51,20 @@ struct dout_sums {
     bool overflow;                /* an o may round to infinity */
 };
 
+/* Whether o may be of a forward pass that scales, within bounds of its own (bounds.md, 11.12). */
+static bool o_may_be_scaled(const struct bound_gradient_head *g)
+{
+    const struct bound_head *h = &g->head;
+    return h->machine.o_may_be_scaled && h->sequence.seqlen_q <= REF_SCALED_ROWS && h->num_keys <= REF_SCALED_ROWS;
+}
+
+/* What that costs o beside roundings of its weights. */
+static double lost_to_scaled_values(const struct bound_head *h, double v_floor, double live, int64_t c)
+{
+    const double lost = bound_lost_to_scaling(SCALED_STEP, v_floor, 1 + 0x1p-9, h->v_sum[c], live);
+    return (1 + 0x1p-9) * (lost + live * SCALED_STEP * h->v_max[c]);
+}
+
 static struct dout_sums sum_dout(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
                                  int64_t i)
 {
@@ -58,11 +72,14 @@ static struct dout_sums sum_dout(const struct bound_gradient_head *g, const stru
     const struct attest_problem *p = problem_of(g);
     const struct bound_row_state *s = &block->states[i];
     const double relative = ref_growth(s->relative + 10 * m->u);
+    const bool may_be_scaled = o_may_be_scaled(g);
+    const double v_floor = may_be_scaled ? bound_floor_of_values(&g->head) : 0.0;
     struct dout_sums sums = {0};
     for (int64_t c = 0; c < p->head_dim_v; ++c) {
         const int64_t at = i * p->head_dim_v + c;
-        const double dout = fabs(block->dout.value[at]), o = fabs(block->o.o[at]), bound = block->o.bound[at];
-        const double lost = bound_lost_of_o(&g->head, s, c);
+        const double scaled = may_be_scaled ? lost_to_scaled_values(&g->head, v_floor, (double)s->live, c) : 0.0;
+        const double dout = fabs(block->dout.value[at]), o = fabs(block->o.o[at]);
+        const double bound = block->o.bound[at] + scaled, lost = bound_lost_of_o(&g->head, s, c) + scaled;
         sums.overflow |= m->rounds_outputs && o + bound >= ref_format(m->o_dtype)->overflow;
         sums.o += o + bound;
         sums.size += dout * (o + bound);
@@ -80,15 +97,19 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
     const struct bound_block *rows = &block->rows;
     const struct bound_row_state *s = &block->states[i];
     const double sum = s->keys.rel + ref_growth((double)s->rescales * m->u);
+    const bool may_be_scaled = o_may_be_scaled(g);
+    const double u16 = may_be_scaled ? ref_format(ATTEST_FP16)->unit_roundoff : 0.0;
     double centred = 0.0, error = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         const int64_t at = i * g->head.ld + j;
         const double dp = rows->drop[at] * block->dp[at], size = rows->drop[at] * block->dp_abs[at];
+        const double rounding = fmax(rows->rounding[at], u16 * rows->plus[at]); /* half steps are in `final` */
         centred += rows->centred[at];
-        error += rows->centred[at] * fabs(dp - delta) + rows->rounding[at] * fabs(dp);
-        error += sum * (rows->plus[at] + rows->rounding[at]) * size;
+        error += rows->centred[at] * fabs(dp - delta) + rounding * fabs(dp);
+        error += sum * (rows->plus[at] + rounding) * size;
     }
     error += fmax(0.0, s->shift - centred) * fabs(delta) + sums->final;
+    if (may_be_scaled && !s->blurred) return error; /* the bound of o is of other roundings */
     return s->blurred ? sums->bound : fmin(error, sums->bound);
 }
 

@@ -65,6 +65,8 @@ struct bound_panels bound_make_panels(struct bound_pool *pool, const struct boun
 /* Keys of KV head h_kv; `problem`, `args`, `b` and `h_kv` are set. False where there is no memory. */
 bool bound_load_keys(struct bound_pool *pool, struct bound_head *head);
 
+/* Half a step of fp16's subnormal numbers. */
+#define SCALED_STEP 0x1p-25
 /* For v_floor, where v is scaled. */
 double bound_floor_of_values(const struct bound_head *head);
 /* Of weights, `norm` in all, and operands, `sum` in all, scaled to fp16: what each operand may be off by, and what the

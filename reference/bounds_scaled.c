@@ -25,7 +25,7 @@ static int exponent_of(const struct bound_matrix *m)
 static double floor_of(const struct bound_matrix *m)
 {
     const int power = 15 - exponent_of(m);
-    return ldexp(0x1p-25, -(power < 110 ? power : 110));
+    return ldexp(SCALED_STEP, -(power < 110 ? power : 110));
 }
 
 double bound_floor_of_values(const struct bound_head *head) { return floor_of(&head->v); }

@@ -114,6 +114,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.rounds_outputs = true;
     m.scales = recipe->round_p == 3 && recipe->round_ds == 3 && can_scale_backward(p);
     m.may_scale = recipe->round_p == 4 && recipe->round_ds == 4 && can_scale_backward(p) && is_narrow(p);
+    m.o_may_be_scaled = m.corrects_delta && can_scale_forward(p) && is_narrow(p);
     m.power = m.scales ? 8 : 0;
     m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
     m.p = rounding_to(p->v.dtype, round_p);
@@ -133,8 +134,8 @@ struct ref_machine ref_forward_machine(const struct attest_problem *p, const str
 {
     struct ref_machine m = ref_machine(p, recipe);
     const bool can_scale = recipe && can_scale_forward(p);
-    m.scales = can_scale && recipe->round_p == 3;
-    m.may_scale = can_scale && recipe->round_p == 4 && is_narrow(p);
+    m.scales = can_scale && recipe->round_p == 3 && recipe->round_ds == 3;
+    m.may_scale = can_scale && recipe->round_p == 4 && recipe->round_ds == 4 && is_narrow(p);
     m.power = 0;
     if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1;
     return m;
