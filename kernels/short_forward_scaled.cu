@@ -155,8 +155,8 @@ void short_forward_scaled_kernel(const GRID_CONSTANT forward_params p, const wor
         own_values values = {};
         const bool are_asked = first < own.end && (ALL_WHOLE || m.cards[n % CARDS].is_ours);
         wait_for_tiles(m, values, m.tiles[n % PLACES], are_asked);
-        /* The next cards are there, too, and the last problem is done with. */
-        /* By the maxima of all keys. o took the place of q, and v is scaled: all is loaded again. */
+        /* The next cards are there, too, and the last problem is done with, or comes again, by the maxima of all keys:
+         * o took the place of its q, and its v is scaled, so all is loaded once more. */
         const bool is_again = n > 0 && !are_all(m.is_right[(n - 1) % 2]);
         const unsigned item = is_again ? n - 1 : n, problem = is_again ? first - own.step : first;
         const card &c = m.cards[item % CARDS];
