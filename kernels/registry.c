@@ -279,7 +279,7 @@ const struct backward_kernel backward_kernels[] = {
     {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
      "short_backward", 163 * 1024, 0},
     {"short_backward_scaled", short_backward_scaled_takes, no_bytes, short_backward_scaled_sim,
-     CUDA(short_backward_scaled_cuda), {128, 128}, "short_backward_shared", 105 * 1024, 9},
+     CUDA(short_backward_scaled_cuda), {128, 128}, "short_backward_shared", 113 * 1024, 9},
     {"short_backward_hopper", short_backward_hopper_takes, no_bytes, short_backward_hopper_sim,
      CUDA(short_backward_hopper_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
     {"short_backward_wide", short_backward_wide_takes, no_bytes, short_backward_wide_sim,

@@ -18,8 +18,8 @@
  *
  * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
- * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys: 104 KB; what
- *         warps tell each other of the next problem, and cards: where problems' rows are
+ * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys; dq on its way
+ *         out: 112 KB; what warps tell each other of the next problem, and cards: where problems' rows are
  * Phases  of a problem: s, dp, p and ds; dq, dk and dv. The next problem's rows come meanwhile, into registers: a copy
  *         to shared memory that is under way would be waited for by every fence before a product
  *
@@ -57,13 +57,14 @@ struct shared_memory {
     uint16_t ds[2 * PART], p[2 * PART]; /* p of keys 64 .. 127 is in the place of q and k, which s alone reads */
     uint16_t dout[TILE], v[TILE];
     uint16_t scaled[OF_V][TILE]; /* q, k - c, dout */
+    uint16_t dq[TILE]; /* on its way to memory */
     uint16_t sample[SAMPLES][DIM]; /* rows of k */
-    uint32_t exponents[WARPS]; /* of the largest number of a warp's rows: a byte a tensor, biased as bf16 has it */
+    alignas(16) uint32_t sizes[WARPS][TENSORS / 2]; /* of a warp's rows, the largest of each tensor: bits of bf16 */
     factor factors[RESULTS];
     share left; /* of whole problems: from this one on; else those after the next one */
     card cards[CARDS]; /* of problems that are not all whole */
 };
-static_assert(sizeof(shared_memory) <= 105 * 1024, "what the registry says; an SM has room for two");
+static_assert(sizeof(shared_memory) <= 113 * 1024, "what the registry says; an SM has room for two");
 
 static_assert(PART == 2 * TILE, "q and k have the place of half of p");
 
@@ -156,9 +157,10 @@ DEVICE void find_next(const backward_params &p, share &left, card &c)
 /* What all threads must know of these rows before they can be scaled. */
 DEVICE void publish(shared_memory &m, const lane_rows &rows)
 {
-    uint32_t exponents = 0;
-    UNROLL for (int t = 0; t < TENSORS; ++t) exponents |= (largest(rows.of[t]) >> 7) << 8 * t;
-    if (lane() == 0) m.exponents[warp()] = exponents;
+    uint32_t sizes[TENSORS / 2];
+    UNROLL for (int n = 0; n < TENSORS / 2; ++n)
+        sizes[n] = largest(rows.of[2 * n]) | largest(rows.of[2 * n + 1]) << 16;
+    if (lane() < TENSORS / 2) m.sizes[warp()][lane()] = lane() == 0 ? sizes[0] : sizes[1];
     if (warp() % 2 == 1 && warp() < 2 * SAMPLES && lane() < 4)
         store_16(&m.sample[warp() / 2][first_feature(lane())], rows.of[OF_K][0]);
 }
@@ -176,9 +178,14 @@ struct shifts {
  * within 1, and ds times both within p times its own. */
 DEVICE shifts find_shifts(const shared_memory &m)
 {
-    const uint32_t own = m.exponents[lane() % WARPS];
+    uint32_t sizes[TENSORS / 2] = {};
+    UNROLL for (int w = 0; w < WARPS; w += 2) {
+        const chunk two = load_16<chunk>(m.sizes[w]); /* of two warps */
+        UNROLL for (int n = 0; n < TENSORS; ++n) sizes[n % 2] = max_bf16x2(sizes[n % 2], two.at[n]);
+    }
     int exponents[TENSORS];
-    UNROLL for (int t = 0; t < TENSORS; ++t) exponents[t] = static_cast<int>(max_of_warp(own >> 8 * t & 0xff)) - 127;
+    UNROLL for (int t = 0; t < TENSORS; ++t)
+        exponents[t] = static_cast<int>(sizes[t / 2] >> (t % 2 * 16 + 7) & 0xff) - 127;
     shifts s;
     UNROLL for (int t = 0; t < OF_V; ++t) s.of[t] = shift_of(exponents[t]);
     s.of[OF_K] -= 1; /* a difference of two */
@@ -299,10 +306,10 @@ DEVICE void round_result(uint32_t (&pairs)[DIM / 4], const float (&sums)[DIM / 2
     }
 }
 
-/* A warp's results lie, on their way to memory, where its own rows of ds and p did. */
+/* A warp's results lie, on their way to memory, in a place of their own, or where its own rows of ds and p did. */
 DEVICE uint16_t *staged(shared_memory &m, unsigned result, unsigned warp_row)
 {
-    return (result == FOR_DV ? m.p : &m.ds[result * PART]) + warp_row * HALF;
+    return result == FOR_DQ ? &m.dq[warp_row * DIM] : (result == FOR_DK ? m.ds : m.p) + warp_row * HALF;
 }
 
 DEVICE void stage(uint16_t *tile, const uint32_t (&pairs)[DIM / 4])
@@ -323,10 +330,15 @@ DEVICE void write_whole(const row_tensor &t, const backward_params &p, unsigned 
         store_global_16(row + 8 * n * t.seqlen, load_16<sixteen_bytes>(&tile[from ^ tile_offset<DIM>(8 * n, 0)]));
 }
 
-DEVICE void write_whole_results(const backward_params &p, shared_memory &m, unsigned problem)
+DEVICE void write_whole_dq(const backward_params &p, shared_memory &m, unsigned problem)
+{
+    const unsigned thread = own_thread();
+    write_whole(p.dq, p, problem, staged(m, FOR_DQ, thread / 32 * 16), thread);
+}
+
+DEVICE void write_whole_dk_dv(const backward_params &p, shared_memory &m, unsigned problem)
 {
     const unsigned thread = own_thread(), warp_row = thread / 32 * 16;
-    write_whole(p.dq, p, problem, staged(m, FOR_DQ, warp_row), thread);
     write_whole(p.dk, p, problem, staged(m, FOR_DK, warp_row), thread);
     write_whole(p.dv, p, problem, staged(m, FOR_DV, warp_row), thread);
 }
@@ -350,11 +362,17 @@ DEVICE void write_result(const row_tensor &t, char *rows, int length, uint16_t *
 }
 
 /* Where no key is in use, or no row, all are zero. */
-DEVICE void write_results(const backward_params &p, shared_memory &m, const card &c)
+DEVICE void write_dq(const backward_params &p, shared_memory &m, const card &c)
+{
+    const unsigned thread = own_thread();
+    uint16_t *const tile = staged(m, FOR_DQ, thread / 32 * 16);
+    write_result(p.dq, c.rows[DQ], p.forward.head_dim, tile, c.seqlen_q, c.used_k > 0 ? c.used_q : 0, thread);
+}
+
+DEVICE void write_dk_dv(const backward_params &p, shared_memory &m, const card &c)
 {
     const unsigned thread = own_thread(), warp_row = thread / 32 * 16;
-    const int rows = c.used_k > 0 ? c.used_q : 0, keys = c.used_q > 0 ? c.used_k : 0;
-    write_result(p.dq, c.rows[DQ], p.forward.head_dim, staged(m, FOR_DQ, warp_row), c.seqlen_q, rows, thread);
+    const int keys = c.used_q > 0 ? c.used_k : 0;
     write_result(p.dk, c.rows[DK], p.forward.head_dim, staged(m, FOR_DK, warp_row), c.seqlen_k, keys, thread);
     write_result(p.dv, c.rows[DV], p.forward.head_dim_v, staged(m, FOR_DV, warp_row), c.seqlen_k, keys, thread);
 }
@@ -396,29 +414,30 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         const float lse[2] = {fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row), LOG2_E, -P_SHIFT),
                               fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row + 8), LOG2_E, -P_SHIFT)};
         fence_proxy_async_shared();
-        sync_threads(); /* wgmma may read the tiles; exponents and samples are read */
-
         const uint64_t own_q = descriptor<operand>(q_of(m), own_first());
         const uint64_t own_dout = descriptor<operand>(m.dout, own_first());
+        const unsigned before = ALL_WHOLE ? m.left.first - m.left.step : 0;
+        sync_threads(); /* wgmma may read the tiles; sizes and samples are read */
+
         half_row s[2], dp; /* s, and then p */
         multiply_rows<bf16, operand, HALF>(s[1], own_q, descriptor<operand>(k_of(m), HALF));
         multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v, HALF));
         if (!is_first) {
-            if (ALL_WHOLE) write_whole_results(p, m, m.left.first - m.left.step);
-            else write_results(p, m, m.cards[(turn + 2) % CARDS]);
+            if (ALL_WHOLE) write_whole_dk_dv(p, m, before);
+            else write_dk_dv(p, m, m.cards[(turn + 2) % CARDS]);
         }
         sync_warp(FULL_WARP); /* they are read */
         is_first = false;
         if (!ALL_WHOLE && warp() == 0) find_next(p, m.left, m.cards[(turn + 1) % CARDS]);
-        multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
         const card &own = m.cards[turn];
         const bool has_rows = ALL_WHOLE || static_cast<int>(warp_first()) + 16 <= own.used_q; /* all; keys: */
         const bool is_full[2] = {ALL_WHOLE || (has_rows && own.used_k >= HALF),
                                  ALL_WHOLE || (has_rows && own.used_k == KEYS)};
         row_sums sums = {};
         const float c = p.forward.softmax_scale * LOG2_E;
-        wait_for<2>(s[1]);
+        wait_for<1>(s[1]);
         find_weights(s[1], c, lse);
+        multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
         if (!is_full[1]) hide(s[1], own, lane_row(), HALF);
         wait_for<1>(dp);
         add_weights(sums, s[1], dp);
@@ -437,11 +456,12 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         store_half(m.ds, dp);
         multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v, HALF));
         store_half(m.p, s[0]);
+        const unsigned problem = ALL_WHOLE ? m.left.first : 0, next = ALL_WHOLE ? problem + m.left.step : 0;
+        const bool is_last = ALL_WHOLE && next >= m.left.end;
         sync_threads(); /* q and k are free; the next card is there */
-        const unsigned next = m.left.first + m.left.step;
         if (ALL_WHOLE) {
-            has_next = next < m.left.end;
-            ask_whole_rows(rows, p, has_next ? next : m.left.first);
+            has_next = !is_last;
+            ask_whole_rows(rows, p, is_last ? problem : next);
         } else {
             const unsigned next_turn = (turn + 1) % CARDS;
             has_next = m.cards[next_turn].is_ours;
@@ -453,31 +473,36 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         find_scaled_ds(dp, s[1], by_ds, delta);
         if (!is_full[1]) hide(dp, own, lane_row(), HALF);
         store_half(&m.ds[PART], dp);
+        const factor of_dq = m.factors[FOR_DQ], of_dk = m.factors[FOR_DK], of_dv = m.factors[FOR_DV];
         fence_proxy_async_shared();
         sync_threads(); /* p and ds are complete */
 
-        const factor of_dq = m.factors[FOR_DQ], of_dk = m.factors[FOR_DK], of_dv = m.factors[FOR_DV];
         float dq[DIM / 2], dk[DIM / 2], dv[DIM / 2];
         multiply_weights<false>(dq, m.ds, m.scaled[OF_K]);
         multiply_weights<true>(dk, m.ds, m.scaled[OF_Q]);
         multiply_weights<true>(dv, m.p, m.scaled[OF_DOUT]);
-        if (ALL_WHOLE && thread_x() == 0) m.left.first = next;
         uint32_t pairs[RESULTS][DIM / 4];
         wait_for<2>(dq);
         round_result(pairs[FOR_DQ], dq, of_dq);
+        stage(staged(m, FOR_DQ, warp_first()), pairs[FOR_DQ]);
         wait_for<1>(dk);
         round_result(pairs[FOR_DK], dk, of_dk);
+        sync_warp(FULL_WARP); /* dq is staged */
+        if (ALL_WHOLE) write_whole_dq(p, m, problem);
+        else write_dq(p, m, own);
         wait_for<0>(dv);
         round_result(pairs[FOR_DV], dv, of_dv);
-        publish(m, rows);
-        sync_threads(); /* nobody reads these tiles any more; the next problem's exponents are there */
-        const unsigned warp_row = warp_first();
-        UNROLL for (unsigned n = 0; n < RESULTS; ++n) stage(staged(m, n, warp_row), pairs[n]);
+        if (has_next) publish(m, rows);
+        if (ALL_WHOLE && thread_x() == 0) m.left.first = next;
+        const unsigned warp_row = warp() * 16;
+        sync_threads(); /* nobody reads these tiles any more; the next problem's sizes are there */
+        stage(staged(m, FOR_DK, warp_row), pairs[FOR_DK]);
+        stage(staged(m, FOR_DV, warp_row), pairs[FOR_DV]);
         sync_warp(FULL_WARP);
         if (!ALL_WHOLE) turn = (turn + 1) % CARDS;
     } while (has_next);
-    if (ALL_WHOLE) write_whole_results(p, m, m.left.first - m.left.step);
-    else write_results(p, m, m.cards[(turn + 2) % CARDS]);
+    if (ALL_WHOLE) write_whole_dk_dv(p, m, m.left.first - m.left.step);
+    else write_dk_dv(p, m, m.cards[(turn + 2) % CARDS]);
 }
 
 template <bool ALL_WHOLE>
