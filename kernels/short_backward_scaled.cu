@@ -26,6 +26,9 @@
  * A launch of nothing but whole problems, of 128 aligned rows and keys of 32 features, finds rows by arithmetic; else a
  * problem's card says where they are, and which are in use.
  *
+ * wgmma keeps shared memory busy: what is asked for beside its products is waited for until they are done. So what they
+ * are followed by is read before the barrier in front of them.
+ *
  * p stays in registers, in fp32, until ds is found, beside dp of half of the keys: dp of the other half is computed
  * twice, for delta and for ds. kernels/short.md has the figures, reference/bounds.md section 11.11 what it may be off
  * by. */
@@ -492,7 +495,7 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         else write_dq(p, m, own);
         wait_for<0>(dv);
         round_result(pairs[FOR_DV], dv, of_dv);
-        if (has_next) publish(m, rows);
+        if (has_next) publish(m, rows); /* if always, the compiler waits for rows between products */
         if (ALL_WHOLE && thread_x() == 0) m.left.first = next;
         const unsigned warp_row = warp() * 16;
         sync_threads(); /* nobody reads these tiles any more; the next problem's sizes are there */
