@@ -93,6 +93,19 @@ static int ask_several_tiles(const struct reach *reach, const struct implementat
     return failure;
 }
 
+static bool properties_reject(const struct reach *reach, const struct implementation *self, uint64_t forbids,
+                              int64_t first_case, int64_t cases, struct prop_context *context,
+                              struct kernels_rejection *out)
+{
+    for (const struct property *p = properties; p->name != NULL; ++p) {
+        struct property asked;
+        if (!is_asked(reach, forbids, p, &asked)) continue;
+        for (int64_t i = first_case; i < first_case + cases; ++i)
+            if (ask(&asked, self, i, context) > TRIAL_PASSES) return rejected(out, p->name, i, context);
+    }
+    return false;
+}
+
 bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
                     int64_t cases, const char *likely, struct kernels_rejection *out)
 {
@@ -106,18 +119,15 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     if (first_case == 0 && likely != NULL &&
         ask_several_tiles(&reach, &kernels.implementation, likely, &context) != TRIAL_PASSES)
         return rejected(out, "several_tiles", 0, &context);
+    /* Of merges, corners and long cases ask little, after all that they ask of the kernels that make states. */
+    if (reach.merge && properties_reject(&reach, &kernels.implementation, forbids, first_case, cases, &context, out))
+        return true;
     kernels.only_replaced = false; /* corners may ask for results of other kernels */
     if (first_case == 0 && ask_corners(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
         return rejected(out, "corners", 0, &context);
     kernels.only_replaced = !reach.merge;
     if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, NULL, &context) != TRIAL_PASSES)
         return rejected(out, "several_tiles", 0, &context);
-    for (const struct property *p = properties; p->name != NULL; ++p) {
-        struct property asked;
-        if (!is_asked(&reach, forbids, p, &asked)) continue;
-        for (int64_t i = first_case; i < first_case + cases; ++i)
-            if (ask(&asked, &kernels.implementation, i, &context) > TRIAL_PASSES)
-                return rejected(out, p->name, i, &context);
-    }
-    return false;
+    return !reach.merge &&
+           properties_reject(&reach, &kernels.implementation, forbids, first_case, cases, &context, out);
 }
