@@ -158,7 +158,7 @@ def sim_library(name, srcs, hdrs = [], deps = [], local_defines = [], copts = []
         srcs = sources,
         hdrs = hdrs,
         textual_hdrs = srcs,
-        copts = copts + SIM_FLAGS,
+        copts = SIM_FLAGS + copts,
         local_defines = local_defines,
         deps = deps + ["//kernels/device", "//kernels/sim"],
         **kwargs
