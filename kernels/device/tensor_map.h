@@ -27,6 +27,17 @@ struct tensor_map_fields {
     bool nan_fill;              /* outside of the tensor: NaN in place of zero */
 };
 
+#if ON_CHIP
+/* A function of the driver's, or NULL. */
+static inline void *tensor_map_driver(const char *name)
+{
+    void *entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found);
+    return error == cudaSuccess ? entry : nullptr;
+}
+#endif
+
 /* False if the machine refuses the fields: `why` says so in a sentence. */
 static inline bool tensor_map_encode(tensor_map *map, const tensor_map_fields *fields, char *why, size_t why_bytes)
 {
@@ -41,12 +52,9 @@ static inline bool tensor_map_encode(tensor_map *map, const tensor_map_fields *f
                                        : fields->swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                        : fields->swizzle_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                                      : CU_TENSOR_MAP_SWIZZLE_NONE;
-    void *entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    if (error != cudaSuccess || entry == nullptr) {
-        snprintf(why, why_bytes, "The driver has no cuTensorMapEncodeTiled: %s.", cudaGetErrorString(error));
+    static void *const entry = tensor_map_driver("cuTensorMapEncodeTiled");
+    if (entry == nullptr) {
+        snprintf(why, why_bytes, "The driver has no cuTensorMapEncodeTiled.");
         return false;
     }
     const CUresult code = reinterpret_cast<encode_tiled *>(entry)(
@@ -72,6 +80,20 @@ static inline bool tensor_map_encode(tensor_map *map, const tensor_map_fields *f
     same.swizzle_bytes = fields->swizzle_bytes;
     same.nan_fill = fields->nan_fill;
     return sim_tensor_map_encode(map, &same, why, why_bytes);
+#endif
+}
+
+/* The same map of a tensor that lies at `data`, a multiple of 16. False if the machine does not do that, and the map is as
+ * it was. */
+static inline bool tensor_map_move(tensor_map *map, void *data)
+{
+#if ON_CHIP
+    typedef CUresult replace_address(CUtensorMap *, void *);
+    static void *const entry = tensor_map_driver("cuTensorMapReplaceAddress");
+    return entry != nullptr &&
+           reinterpret_cast<replace_address *>(entry)(reinterpret_cast<CUtensorMap *>(map), data) == CUDA_SUCCESS;
+#else
+    return sim_tensor_map_move(map, data);
 #endif
 }
 

@@ -104,6 +104,8 @@ struct sim_tensor_map_fields { /* what cuTensorMapEncodeTiled takes, element typ
 };
 /* Checks as the driver does; false with a sentence in `why`. `map` has 128 bytes, 64-byte aligned. */
 bool sim_tensor_map_encode(void *map, const struct sim_tensor_map_fields *fields, char *why, size_t why_bytes);
+/* As cuTensorMapReplaceAddress: the tensor lies at `data`. False, and nothing done, if that is no multiple of 16. */
+bool sim_tensor_map_move(void *map, const void *data);
 void sim_tensor_load(void *shared, const void *map, const int32_t *coordinates, int ndim, void *mbarrier,
                      uint16_t multicast);
 void sim_tensor_store(const void *map, const int32_t *coordinates, int ndim, const void *shared);

@@ -83,6 +83,16 @@ bool sim_tensor_map_encode(void *map, const struct sim_tensor_map_fields *f, cha
     return true;
 }
 
+bool sim_tensor_map_move(void *map, const void *data)
+{
+    struct tensor_map m;
+    memcpy(&m, map, sizeof m);
+    if (m.magic != MAGIC || (uintptr_t)data % GRANULE != 0) return false;
+    m.data = (uintptr_t)data;
+    memcpy(map, &m, sizeof m);
+    return true;
+}
+
 bool sim_tensor_map_decode(const void *map, struct sim_tensor_map_fields *f)
 {
     struct tensor_map m;

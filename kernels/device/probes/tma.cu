@@ -152,7 +152,9 @@ extern "C" int KERNEL_SYMBOL(probe_tma_store)(const void *in, void *out, void *s
         const uint32_t *const words = w->words[c.element % 3]; /* any words do as bytes */
         tensor_map map, sums;
         if (!tma_may_store(&c)) continue;
-        if (!make_map(&map, c, o->stored[n]) || !make_map(&sums, c, o->added[n])) return MAP_REFUSED;
+        if (!make_map(&map, c, o->stored[n])) return MAP_REFUSED;
+        sums = map;
+        if (!tensor_map_move(&sums, o->added[n])) return MAP_REFUSED;
         code = LAUNCH(store_kernel, SHAPE, stream, map, corner_of(c), tma_box_bytes(&c), words, false);
         if (code == 0 && c.element != TMA_UINT8)
             code = LAUNCH(store_kernel, SHAPE, stream, sums, corner_of(c), tma_box_bytes(&c), words, true);
