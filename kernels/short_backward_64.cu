@@ -282,19 +282,6 @@ KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT b
     }
 }
 
-/* Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's then: sequences
- * of one length have one kernel. */
-template <typename shape>
-bool are_whole(const backward_params &p)
-{
-    const forward_params &f = p.forward;
-    const int by_eight = f.q.by_eight & f.k.by_eight & f.v.by_eight & p.dout.by_eight & p.dq.by_eight & p.dk.by_eight &
-                         p.dv.by_eight;
-    return f.cu_seqlens_q == nullptr && f.seqused_q == nullptr && f.seqused_k == nullptr &&
-           f.seqlen_q == shape::KEYS && f.seqlen_k == shape::KEYS && f.head_dim == shape::DIM &&
-           f.head_dim_v == shape::DIM && by_eight != 0 && f.batch * f.num_heads_q % shape::PROBLEMS == 0;
-}
-
 template <typename T, int DIM, int KEYS>
 int launch(const backward_params &p, void *stream)
 {
@@ -304,7 +291,8 @@ int launch(const backward_params &p, void *stream)
                                {THREADS, 1, 1}, {1, 1, 1},
                                shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
                                shape::CTAS};
-    if (are_whole<shape>(p)) return LAUNCH((short_backward_64_kernel<T, shape, true>), grid, stream, p);
+    if (are_whole<shape>(p) && problems % shape::PROBLEMS == 0) /* pairs, where they come in pairs, are full */
+        return LAUNCH((short_backward_64_kernel<T, shape, true>), grid, stream, p);
     return LAUNCH((short_backward_64_kernel<T, shape, false>), grid, stream, p);
 }
 

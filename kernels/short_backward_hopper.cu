@@ -19,18 +19,12 @@
  *
  * Results lie, on their way to memory, in tiles that nobody reads any more: dq in that of k, dk in q's, dv in p's. Then
  * the next problem's rows are loaded there: a warp loads just the rows that it has staged, and waits for no other.
+ * Launches of many whole problems and nothing else move all rows but lse by tensor maps, a warp's 16 rows at once.
  * p and ds have two parts of 16 bits, as in short_backward.cu. kernels/short.md has the figures,
  * reference/bounds.md section 11 what it may be off by. */
-#include "kernels/short_backward_hopper.h"
+#include "kernels/short_backward_parts.h"
 
 namespace {
-
-enum { THREADS = 256, KEYS = 128 };
-
-/* A tile of DIM features; of HALF keys, of weights. */
-template <int DIM>
-using operand = short_shape<DIM, KEYS>;
-constexpr int HALF = KEYS / 2; /* of the keys, or of the rows */
 
 /* Problem n of a CTA has card n % CARDS. AT_ONCE are found at once, by a warp: while dv of the first of those before
  * them is computed, when nobody needs the cards before that one any more. */
@@ -46,12 +40,17 @@ struct layout {
     static_assert(!SHARES_V || TILE == PART, "v has the place of a part");
 };
 
+/* Problems: those that cards tell of; one of them that is whole; those of a launch of nothing but whole ones, which are
+ * known by their number, where the others are by that of their card. */
+enum kind { ANY, WHOLE, ALL_WHOLE };
+
 template <int DIM>
 struct shared_memory {
     uint16_t tiles[layout<DIM>::TILES][layout<DIM>::TILE];
     uint16_t w[4 * layout<DIM>::PART];
     card cards[CARDS];
     share left; /* problems that are to be asked about */
+    mbarrier loaded[2]; /* of launches of whole ones: q and k, dout and v; all four in the first where there is room */
 };
 static_assert(sizeof(shared_memory<32>) <= 113 * 1024 && sizeof(shared_memory<64>) <= 113 * 1024 &&
                   sizeof(shared_memory<128>) <= 227 * 1024,
@@ -69,6 +68,24 @@ DEVICE uint16_t *tile_of(shared_memory<DIM> &m, unsigned use, unsigned turn)
     if (layout<DIM>::SHARES_V && use == OF_V) return &m.w[3 * layout<DIM>::PART];
     return m.tiles[use == OF_DOUT && layout<DIM>::SHARES_V ? 1 : use - 1];
 }
+
+/* Boxes of 16 rows, which are a warp's, of a panel's features. */
+enum { MAPS = 7 };
+template <bool ARE_WHOLE>
+struct tile_maps {};
+template <>
+struct tile_maps<true> {
+    tensor_map of[MAPS]; /* q, k, v, dout, dq, dk, dv */
+};
+DEVICE constexpr int map_of(int tensor) { return tensor < O ? tensor : tensor - DOUT + 3; }
+
+/* What all of a kernel's functions share. */
+template <int DIM, kind KIND>
+struct kernel_state {
+    const backward_params &p;
+    const tile_maps<KIND == ALL_WHOLE> &maps;
+    shared_memory<DIM> &m;
+};
 
 /* The cards of this launch's first problems among those left to the CTA, to which only those after them are left then.
  * By one warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it takes. */
@@ -96,160 +113,140 @@ DEVICE void find_cards(const backward_params &p, share &left, card *cards)
     if (lane() == 0) left.first = next;
 }
 
-/* p and ds lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
-DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * half + part) * KEYS * HALF; }
-
-/* A lane, found anew like warp_first(). */
-DEVICE unsigned own_lane() { return shfl_idx(FULL_WARP, lane(), lane()); }
-
-/* A warp's 16 rows of a tile, of all of which the first `count` are in use. */
-template <int DIM>
-DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, bool is_whole)
+/* Of a whole problem, by tensor maps. */
+template <int TENSOR, int DIM>
+DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem)
 {
-    constexpr int PANEL = operand<DIM>::PANEL;
-    const unsigned own = own_lane(), warp_row = warp_first();
-    const int64_t step = t.seqlen * 2;
-    rows += warp_row * step;
-    if (is_whole) {
-        const unsigned x = own % CHUNKS<DIM> * 8, first = own / CHUNKS<DIM>;
-        const unsigned at = offset<operand<DIM>>(warp_row + first, x);
-        rows += first * step + 2 * x;
-        UNROLL for (unsigned r = 0; r < 16; r += STEP<DIM>, rows += STEP<DIM> * step)
-            cp_async_16(&to[at ^ offset<operand<DIM>>(r, 0)], rows);
-        return;
+    constexpr bool IS_SECOND = !layout<DIM>::HAS_ROOM && (TENSOR == DOUT || TENSOR == V);
+    const divisor &heads = k.p.forward.by_heads_q;
+    const unsigned b = quotient(problem, heads), head = problem - b * heads.by, warp_row = warp_first();
+    if (lane() == 0) {
+        mbarrier *const loaded = &k.m.loaded[IS_SECOND];
+        mbarrier_arrive_expect_tx(loaded, 16 * DIM * 2);
+        UNROLL for (int x = 0; x < DIM; x += operand<DIM>::PANEL)
+            tma_load_4d(to + offset<operand<DIM>>(warp_row, static_cast<unsigned>(x)), &k.maps.of[map_of(TENSOR)],
+                        loaded, x, static_cast<int>(warp_row), static_cast<int>(head), static_cast<int>(b));
     }
-    row_pointer row = {rows, t.dtype, t.by_four, length};
-    UNROLL for (int x = 0; x < DIM; x += PANEL) {
-        load_rows<16, PANEL, 32>(to + x * KEYS + warp_row * PANEL, row, step, t.by_eight != 0,
-                                 count - static_cast<int>(warp_row), own);
-        row.data += 2 * PANEL, row.length -= PANEL;
+    sync_warp(FULL_WARP);
+}
+
+/* Whether there is a problem n; problems that no card tells of end before `end`. */
+template <int DIM, kind KIND>
+DEVICE bool is_there(const kernel_state<DIM, KIND> &k, unsigned n, unsigned end)
+{
+    return KIND == ALL_WHOLE ? n < end : k.m.cards[n].is_ours;
+}
+
+template <kind KIND>
+DEVICE unsigned next_of(unsigned n, const share &all)
+{
+    return KIND == ALL_WHOLE ? n + all.step : (n + 1) % CARDS;
+}
+
+/* A warp's 16 rows of problem n. */
+template <int TENSOR, int DIM, kind KIND>
+DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n)
+{
+    if constexpr (KIND == ALL_WHOLE) {
+        load_box<TENSOR>(to, k, n);
+    } else {
+        const card &c = k.m.cards[n];
+        const row_tensor &t = TENSOR == DOUT ? k.p.dout : (&k.p.forward.q)[TENSOR];
+        const int length = TENSOR == Q || TENSOR == K ? k.p.forward.head_dim : k.p.forward.head_dim_v;
+        load<DIM>(to, t, c.rows[TENSOR], length, TENSOR == K || TENSOR == V ? c.used_k : c.used_q, c.is_whole);
     }
 }
 
-template <int DIM>
-DEVICE void load_q(uint16_t *to, const backward_params &p, const card &c)
+/* The loads since the last time are a group; boxes are counted by their barriers. */
+template <kind KIND>
+DEVICE void commit_loads()
 {
-    load<DIM>(to, p.forward.q, c.rows[Q], p.forward.head_dim, c.used_q, c.is_whole);
-}
-
-template <int DIM>
-DEVICE void load_k(uint16_t *to, const backward_params &p, const card &c)
-{
-    load<DIM>(to, p.forward.k, c.rows[K], p.forward.head_dim, c.used_k, c.is_whole);
-}
-
-template <int DIM>
-DEVICE void load_v(uint16_t *to, const backward_params &p, const card &c)
-{
-    load<DIM>(to, p.forward.v, c.rows[V], p.forward.head_dim_v, c.used_k, c.is_whole);
-}
-
-template <int DIM>
-DEVICE void load_dout(uint16_t *to, const backward_params &p, const card &c)
-{
-    load<DIM>(to, p.dout, c.rows[DOUT], p.forward.head_dim_v, c.used_q, c.is_whole);
+    if (KIND != ALL_WHOLE) cp_async_commit();
 }
 
 /* lse of a lane's rows, 0 where they are not in use: as it is, so that nothing waits for it yet. */
-DEVICE void ask_lse(float (&lse)[2], const row_tensor &t, const card &c)
+template <int DIM, kind KIND>
+DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned n)
 {
+    const row_tensor &t = k.p.forward.lse;
     const int row = static_cast<int>(warp_first() + lane() / 4);
-    UNROLL for (int n = 0; n < 2; ++n) {
-        const float *const from = reinterpret_cast<const float *>(c.rows[LSE] + (row + 8 * n) * t.seqlen * 4);
-        lse[n] = row + 8 * n < c.used_q ? *from : 0;
+    if (KIND == ALL_WHOLE) {
+        const float *const from = whole_rows<const float>(t, k.p, n) + row * t.seqlen;
+        UNROLL for (int half = 0; half < 2; ++half) lse[half] = from[8 * half * t.seqlen];
+        return;
     }
-}
-
-/* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
-
-/* Of half of the keys: s or p, dp or ds. */
-typedef float half_row[HALF / 2];
-
-/* Two parts of 16 keys, from 16 j on, of half of them, of a warp's 16 rows, to shared memory. */
-DEVICE void store_parts(uint16_t *w, unsigned half, unsigned j, const uint32_t (&high)[4], const uint32_t (&low)[4],
-                        unsigned warp_row)
-{
-    const unsigned to = offset<operand<HALF>>(warp_row + lane() % 16, lane() / 16 * 8) ^ 16 * j;
-    stmatrix_x4(&w[part_of(half, 0)] + to, high);
-    stmatrix_x4(&w[part_of(half, 1)] + to, low);
-}
-
-template <typename T>
-DEVICE void store_half(uint16_t *w, unsigned half, const half_row &weights, unsigned warp_row)
-{
-    UNROLL for (unsigned j = 0; j < HALF / 16; ++j) {
-        weight_parts<16> parts;
-        split<T>(parts, 0, &weights[8 * j]);
-        store_parts(w, half, j, parts.at[0][0], parts.at[1][0], warp_row);
+    const card &c = k.m.cards[n];
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const float *const from = reinterpret_cast<const float *>(c.rows[LSE] + (row + 8 * half) * t.seqlen * 4);
+        lse[half] = row + 8 * half < c.used_q ? *from : 0;
     }
-}
-
-/* d = w b, or d += w b, of a warpgroup's rows and half of the keys: w's parts in registers, b from the first key on. */
-template <typename T, int DIM>
-DEVICE void multiply_half(float (&d)[DIM / 2], weight_parts<HALF> &w, uint64_t b, bool adds)
-{
-    UNROLL for (int j = 0; j < HALF / 16; ++j) wgmma_fence_operand(w.at[0][j]), wgmma_fence_operand(w.at[1][j]);
-    wgmma_fence_operand(d);
-    wgmma_fence();
-    UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
-        UNROLL for (int part = 0; part < 2; ++part) {
-            const uint64_t b_j = wgmma_advance(b, offset<operand<DIM>>(16 * j, 0) * 2);
-            const bool accumulates = adds || j > 0 || part > 0;
-            if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<DIM, false, false, true>(d, w.at[part][j], b_j, accumulates);
-            else wgmma_m64nNk16_bf16<DIM, false, false, true>(d, w.at[part][j], b_j, accumulates);
-        }
-    wgmma_commit();
-}
-
-/* d = w b of a warpgroup's rows and all keys, or w^T b of its keys and all rows: w's parts in shared memory. */
-template <typename T, int DIM, bool TRANSPOSE>
-DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b)
-{
-    const uint64_t a = TRANSPOSE ? wgmma_advance(descriptor<operand<HALF>>(w), own_first() / HALF * part_of(1, 0) * 2)
-                                 : descriptor<operand<HALF>>(w, own_first());
-    wgmma_fence_operand(d);
-    wgmma_fence();
-    UNROLL for (unsigned j = 0; j < KEYS / 16; ++j)
-        UNROLL for (unsigned part = 0; part < 2; ++part) {
-            const unsigned from =
-                TRANSPOSE ? part_of(0, part) + 16 * j * HALF : part_of(16 * j / HALF, part) + 16 * j % HALF;
-            const uint64_t a_j = wgmma_advance(a, from * 2);
-            const uint64_t b_j = wgmma_advance(b, offset<operand<DIM>>(16 * j, 0) * 2);
-            const bool is_first = j == 0 && part == 0;
-            if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<DIM, false, false, TRANSPOSE, true>(d, a_j, b_j, !is_first);
-            else wgmma_m64nNk16_bf16<DIM, false, false, TRANSPOSE, true>(d, a_j, b_j, !is_first);
-        }
-    wgmma_commit();
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* A warp's 16 rows, staged in `tile`; those from `used` on are zero, or all if nothing is in use on the other side. */
-template <int DIM>
-DEVICE void write_result(const row_tensor &t, char *rows, int length, uint16_t *tile, int seqlen, int used,
-                         int used_there, bool is_whole)
+/* Of a whole problem, by tensor maps. Lane 0 waits until what was staged has been read, but of dv, which is last. */
+template <int TENSOR, int DIM>
+DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, const uint16_t *tile)
 {
-    const int warp_row = static_cast<int>(warp_first());
-    const int in_memory = seqlen - warp_row, seen = (used_there > 0 ? used : 0) - warp_row;
-    const int64_t row = warp_row + static_cast<int>(lane() / CHUNKS<DIM>);
-    write_rows<operand<DIM>>(t, tile, static_cast<unsigned>(warp_row),
-                             {rows + row * t.seqlen * 2, t.dtype, t.by_four, length}, in_memory,
-                             seen < in_memory ? seen : 16, is_whole); /* rows that are not written need no zeros */
+    const divisor &heads = k.p.forward.by_heads_q;
+    const unsigned b = quotient(problem, heads), head = problem - b * heads.by, warp_row = warp_first();
+    fence_proxy_async_shared();
+    sync_warp(FULL_WARP);
+    if (lane() != 0) return;
+    UNROLL for (int x = 0; x < DIM; x += operand<DIM>::PANEL)
+        tma_store_4d(&k.maps.of[map_of(TENSOR)], tile + offset<operand<DIM>>(warp_row, static_cast<unsigned>(x)), x,
+                     static_cast<int>(warp_row), static_cast<int>(head), static_cast<int>(b));
+    bulk_commit();
+    if (TENSOR != DV) bulk_wait_read<0>();
+}
+
+/* A warp's 16 rows, staged in `tile`; those past the last in use are zero, or all if nothing is on the other side. */
+template <int TENSOR, int DIM, kind KIND>
+DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t *tile)
+{
+    if constexpr (KIND == ALL_WHOLE) {
+        store_box<TENSOR>(k, n, tile);
+    } else {
+        const row_tensor &t = (&k.p.dout)[TENSOR - DOUT];
+        const card &c = k.m.cards[n];
+        const int length = TENSOR == DV ? k.p.forward.head_dim_v : k.p.forward.head_dim;
+        const int seqlen = TENSOR == DQ ? c.seqlen_q : c.seqlen_k, used = TENSOR == DQ ? c.used_q : c.used_k;
+        const int used_there = TENSOR == DQ ? c.used_k : c.used_q;
+        const int warp_row = static_cast<int>(warp_first());
+        const int in_memory = seqlen - warp_row, seen = (used_there > 0 ? used : 0) - warp_row;
+        const int64_t row = warp_row + static_cast<int>(lane() / CHUNKS<DIM>);
+        write_rows<operand<DIM>>(t, tile, static_cast<unsigned>(warp_row),
+                                 {c.rows[TENSOR] + row * t.seqlen * 2, t.dtype, t.by_four, length}, in_memory,
+                                 seen < in_memory ? seen : 16, KIND == WHOLE); /* rows that are not written need no 0 */
+    }
+    sync_warp(FULL_WARP); /* what was staged is read, but of boxes of dv */
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 /* A problem, whose tiles are being loaded; it loads the next one's. lse is its own, and then the next one's. */
-template <typename T, int DIM, bool IS_WHOLE>
-DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsigned n, unsigned turn, float (&lse)[2])
+template <typename T, int DIM, kind KIND>
+DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const share &all, unsigned turn,
+                         unsigned parity, float (&lse)[2])
 {
-    const card &c = m.cards[n], &next = m.cards[(n + 1) % CARDS];
-    constexpr bool HAS_ROOM = layout<DIM>::HAS_ROOM;
+    constexpr bool HAS_ROOM = layout<DIM>::HAS_ROOM, IS_WHOLE = KIND != ANY, BY_BOXES = KIND == ALL_WHOLE;
+    constexpr bool STAGES_IN_DS = DIM == HALF; /* a warp stages dv where its own ds comes to lie */
+    const backward_params &p = state.p;
     const forward_params &f = p.forward;
+    shared_memory<DIM> &m = state.m;
+    const card &c = m.cards[BY_BOXES ? 0 : n]; /* not read of boxes */
+    const float &scale = BY_BOXES ? f.softmax_scale : c.scale; /* asked for when it is needed */
     uint16_t *const w = m.w;
-    cp_async_wait<HAS_ROOM ? 0 : 1>();
-    fence_proxy_async_shared();
-    sync_threads(); /* q and k are complete, and wgmma may read them; where there is room, dout and v, too */
+    const unsigned next = next_of<KIND>(n, all);
+    if (BY_BOXES) {
+        if (!STAGES_IN_DS && lane() == 0) bulk_wait_read<0>();
+        mbarrier_wait(&m.loaded[0], parity);
+        if (!STAGES_IN_DS) sync_threads(); /* p, and the place where dv was staged, are free */
+    } else {
+        cp_async_wait<HAS_ROOM ? 0 : 1>();
+        fence_proxy_async_shared();
+        sync_threads(); /* q and k are complete, and wgmma may read them; where there is room, dout and v, too */
+    }
 
     const uint64_t own_q = descriptor<operand<DIM>>(tile_of(m, OF_Q, turn), own_first());
     const uint64_t own_dout = descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn), own_first());
@@ -263,9 +260,9 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
     if (HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(second, own_dout, v[1]);
     multiply_rows<T, operand<DIM>, HALF>(s[0], own_q, k[0]);
     if (HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, v[0]);
-    if (HAS_ROOM && next.is_ours) {
-        load_q<DIM>(tile_of(m, SPARE, turn), p, next);
-        cp_async_commit();
+    if (HAS_ROOM && is_there(state, next, all.end)) {
+        load_tile<Q>(tile_of(m, SPARE, turn), state, next);
+        commit_loads<KIND>();
     }
     const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q; /* all of the warp's; keys: */
     const bool is_full[2] = {IS_WHOLE || (has_rows && c.used_k >= HALF), IS_WHOLE || (has_rows && c.used_k == KEYS)};
@@ -282,9 +279,13 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
     find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
     if (!is_full[0]) hide(s[0], c, lane_row(), 0);
     if (!HAS_ROOM) {
-        cp_async_wait<0>();
-        fence_proxy_async_shared();
-        sync_threads(); /* dout and v, too */
+        if (BY_BOXES) {
+            mbarrier_wait(&m.loaded[1], parity);
+        } else {
+            cp_async_wait<0>();
+            fence_proxy_async_shared();
+            sync_threads(); /* dout and v, too */
+        }
         multiply_rows<T, operand<DIM>, HALF>(second, own_dout, v[1]);
         wait_for<0>(second);
         add_weights(sums, s[1], second);
@@ -297,6 +298,10 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
 
     float dq[DIM / 2], dk[DIM / 2];
     weight_parts<HALF> ds[HAS_ROOM ? 2 : 1];
+    if (BY_BOXES && STAGES_IN_DS) {
+        if (lane() == 0) bulk_wait_read<0>();
+        sync_warp(FULL_WARP); /* dv of before has left */
+    }
     UNROLL for (unsigned half = 0; half < 2; ++half) {
         half_row &of_half = dp[HAS_ROOM ? half : 0];
         if (!HAS_ROOM && half == 1) {
@@ -318,29 +323,26 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
     if (HAS_ROOM) wait_for<0>(dq);
     fence_proxy_async_shared();
     sync_threads(); /* ds is complete; v is free, and k, where dq is done */
-    if (!layout<DIM>::SHARES_V && next.is_ours) {
-        if (HAS_ROOM) load_k<DIM>(tile_of(m, OF_V, turn), p, next);
-        else load_v<DIM>(tile_of(m, OF_V, turn), p, next);
-        cp_async_commit();
+    if (!layout<DIM>::SHARES_V && is_there(state, next, all.end)) {
+        load_tile<HAS_ROOM ? K : V>(tile_of(m, OF_V, turn), state, next);
+        commit_loads<KIND>();
     }
 
     uint32_t pairs[DIM / 4];
     if (HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)));
     else multiply_weights<T, DIM, false>(dq, w, descriptor<operand<DIM>>(tile_of(m, OF_K, turn)));
     if (!HAS_ROOM) wait_for<0>(dq);
-    round_sums<T, DIM>(pairs, dq, c.scale, c.scale);
+    round_sums<T, DIM>(pairs, dq, scale, scale);
     if (!HAS_ROOM) sync_threads(); /* k is free */
     stage_rows<operand<DIM>>(tile_of(m, OF_K, turn), warp_first(), pairs);
     if (!HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)));
-    write_result<DIM>(p.dq, c.rows[DQ], f.head_dim, tile_of(m, OF_K, turn), c.seqlen_q, c.used_q, c.used_k, IS_WHOLE);
-    sync_warp(FULL_WARP); /* its rows of dq are read */
-    if (next.is_ours) {
-        if (HAS_ROOM) load_dout<DIM>(tile_of(m, OF_K, turn), p, next);
-        else load_k<DIM>(tile_of(m, OF_K, turn), p, next);
-        cp_async_commit();
+    write_result<DQ>(state, n, tile_of(m, OF_K, turn));
+    if (is_there(state, next, all.end)) {
+        load_tile<HAS_ROOM ? DOUT : K>(tile_of(m, OF_K, turn), state, next);
+        commit_loads<KIND>();
     }
     wait_for<0>(dk);
-    round_sums<T, DIM>(pairs, dk, c.scale, c.scale);
+    round_sums<T, DIM>(pairs, dk, scale, scale);
     sync_threads(); /* ds and q are free */
     stage_rows<operand<DIM>>(tile_of(m, OF_Q, turn), warp_first(), pairs);
     UNROLL for (unsigned half = 0; half < 2; ++half) store_half<T>(w, half, s[half], warp_first());
@@ -349,16 +351,14 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
 
     float dv[DIM / 2];
     multiply_weights<T, DIM, true>(dv, w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn)));
-    write_result<DIM>(p.dk, c.rows[DK], f.head_dim, tile_of(m, OF_Q, turn), c.seqlen_k, c.used_k, c.used_q, IS_WHOLE);
-    sync_warp(FULL_WARP); /* its rows of dk are read */
+    write_result<DK>(state, n, tile_of(m, OF_Q, turn));
     lse[0] = lse[1] = 0; /* this problem's are not needed any more: registers */
-    if (next.is_ours) {
-        if (HAS_ROOM) load_v<DIM>(tile_of(m, OF_Q, turn), p, next);
-        else load_q<DIM>(tile_of(m, OF_Q, turn), p, next);
-        cp_async_commit();
-        ask_lse(lse, f.lse, next);
+    if (is_there(state, next, all.end)) {
+        load_tile<HAS_ROOM ? V : Q>(tile_of(m, OF_Q, turn), state, next);
+        commit_loads<KIND>();
+        ask_lse(lse, state, next);
     }
-    if (n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
+    if (!BY_BOXES && n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
         find_cards<DIM>(p, m.left, &m.cards[n == 0 ? AT_ONCE : 0]);
     wait_for<0>(dv);
     round_sums<T, DIM>(pairs, dv, 1, 1);
@@ -366,15 +366,15 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
         named_barrier_sync(1 + own_first() / HALF, THREADS / 2); /* p of the warpgroup's keys is free */
     } else {
         sync_threads(); /* p, dout and v's place are free */
-        if (next.is_ours) {
-            load_dout<DIM>(tile_of(m, OF_DOUT, turn), p, next);
-            if (layout<DIM>::SHARES_V) load_v<DIM>(tile_of(m, OF_V, turn), p, next);
-            cp_async_commit();
+        if (is_there(state, next, all.end)) {
+            load_tile<DOUT>(tile_of(m, OF_DOUT, turn), state, next);
+            if (layout<DIM>::SHARES_V) load_tile<V>(tile_of(m, OF_V, turn), state, next);
+            commit_loads<KIND>();
         }
     }
     uint16_t *const staged = &w[own_first() / HALF * part_of(1, 0)];
     stage_rows<operand<DIM>>(staged, warp_first(), pairs);
-    write_result<DIM>(p.dv, c.rows[DV], f.head_dim_v, staged, c.seqlen_k, c.used_k, c.used_q, IS_WHOLE);
+    write_result<DV>(state, n, staged);
     if (IS_WHOLE) return;
     const int first = KEYS + static_cast<int>(warp());
     clear_rows<THREADS / 32>(p.dq, c.rows[DQ], f.head_dim, first, c.seqlen_q);
@@ -382,42 +382,124 @@ DEVICE void take_problem(const backward_params &p, shared_memory<DIM> &m, unsign
     clear_rows<THREADS / 32>(p.dv, c.rows[DV], f.head_dim_v, first, c.seqlen_k);
 }
 
-template <typename T, int DIM>
+template <typename T, int DIM, bool ARE_WHOLE>
 KERNEL(THREADS, layout<DIM>::CTAS)
-void short_backward_hopper_kernel(const GRID_CONSTANT backward_params p, const work by_ctas)
+void short_backward_hopper_kernel(const GRID_CONSTANT backward_params p, const GRID_CONSTANT tile_maps<ARE_WHOLE> maps,
+                                  const work by_ctas)
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory<DIM> &m = *reinterpret_cast<shared_memory<DIM> *>(shared);
-    if (warp() == 0) {
-        if (lane() == 0) m.left = own_share(by_ctas);
+    constexpr kind KIND = ARE_WHOLE ? ALL_WHOLE : ANY;
+    constexpr bool HAS_ROOM = layout<DIM>::HAS_ROOM;
+    const kernel_state<DIM, KIND> state = {p, maps, m};
+    const share all = own_share(by_ctas);
+    if (ARE_WHOLE) {
+        if (thread_x() == 0) { /* each warp arrives once for a tensor */
+            UNROLL for (int of = 0; of < 2; ++of) mbarrier_init(&m.loaded[of], THREADS / 32 * (HAS_ROOM ? 4 : 2));
+            fence_mbarrier_init();
+        }
+    } else if (warp() == 0) {
+        if (lane() == 0) m.left = all;
         sync_warp(FULL_WARP);
         find_cards<DIM>(p, m.left, m.cards);
     }
-    sync_threads(); /* the first cards are there */
-    if (!m.cards[0].is_ours) return;
-    load_q<DIM>(tile_of(m, OF_Q, 0), p, m.cards[0]);
-    load_k<DIM>(tile_of(m, OF_K, 0), p, m.cards[0]);
-    cp_async_commit();
-    load_dout<DIM>(tile_of(m, OF_DOUT, 0), p, m.cards[0]);
-    load_v<DIM>(tile_of(m, OF_V, 0), p, m.cards[0]);
-    cp_async_commit();
+    sync_threads(); /* the first cards, or the barriers, are there */
+    unsigned n = ARE_WHOLE ? all.first : 0;
+    if (!is_there(state, n, all.end)) return;
+    load_tile<Q>(tile_of(m, OF_Q, 0), state, n);
+    load_tile<K>(tile_of(m, OF_K, 0), state, n);
+    commit_loads<KIND>();
+    load_tile<DOUT>(tile_of(m, OF_DOUT, 0), state, n);
+    load_tile<V>(tile_of(m, OF_V, 0), state, n);
+    commit_loads<KIND>();
     float lse[2];
-    ask_lse(lse, p.forward.lse, m.cards[0]);
-    unsigned turn = 0;
-    ROLLED for (unsigned n = 0; m.cards[n].is_ours; n = (n + 1) % CARDS, turn = turn == 0 ? USES - 1 : turn - 1) {
-        if (m.cards[n].is_whole) take_problem<T, DIM, true>(p, m, n, turn, lse);
-        else take_problem<T, DIM, false>(p, m, n, turn, lse);
+    ask_lse(lse, state, n);
+    unsigned turn = 0, parity = 0;
+    ROLLED while (is_there(state, n, all.end)) {
+        if constexpr (ARE_WHOLE) {
+            take_problem<T>(state, n, all, turn, parity, lse);
+        } else if (m.cards[n].is_whole) {
+            const kernel_state<DIM, WHOLE> whole = {p, maps, m};
+            take_problem<T>(whole, n, all, turn, parity, lse);
+        } else {
+            take_problem<T>(state, n, all, turn, parity, lse);
+        }
+        n = next_of<KIND>(n, all), turn = turn == 0 ? USES - 1 : turn - 1, parity ^= 1;
     }
+    if (ARE_WHOLE && lane() == 0) bulk_wait_read<0>(); /* shared memory stays until then */
 }
 
-template <typename T, int DIM>
-int launch(const backward_params &p, void *stream)
+template <typename T, int DIM, bool ARE_WHOLE>
+int launch(const backward_params &p, const work &by_ctas, const tile_maps<ARE_WHOLE> &maps, void *stream)
 {
-    const work by_ctas =
-        divide_work(p.forward.batch * p.forward.num_heads_q, launch_num_sms(stream) * layout<DIM>::CTAS);
     const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
                                sizeof(shared_memory<DIM>), THREADS, layout<DIM>::CTAS};
-    return LAUNCH((short_backward_hopper_kernel<T, DIM>), grid, stream, p, by_ctas);
+    return LAUNCH((short_backward_hopper_kernel<T, DIM, ARE_WHOLE>), grid, stream, p, maps, by_ctas);
+}
+
+/* The maps of a thread's last launch. Seven take the host as long to make as all else of a call: where tensors lie as
+ * the last ones did, the maps are told where, if not in the same place. */
+struct known_maps {
+    row_tensor tensors[MAPS];
+    int64_t num_heads, batch;
+    tile_maps<true> maps;
+    bool are_known;
+};
+
+bool lies_like(const row_tensor &a, const row_tensor &b)
+{
+    return a.batch == b.batch && a.seqlen == b.seqlen && a.head == b.head && a.dtype == b.dtype;
+}
+
+/* False if the machine refuses it: a tensor may lie as no map can say. */
+template <int DIM>
+bool encode_map(tensor_map &map, const row_tensor &t, const forward_params &f)
+{
+    const int64_t shape[] = {DIM, KEYS, f.num_heads_q, f.batch}, strides[] = {1, t.seqlen, t.head, t.batch};
+    const int box[] = {operand<DIM>::PANEL, 16, 1, 1};
+    tensor_map_fields fields = {};
+    fields.data = t.data, fields.element = t.dtype == ATTEST_FP16 ? TENSOR_FP16 : TENSOR_BF16;
+    fields.ndim = 4, fields.swizzle_bytes = operand<DIM>::PANEL * 2;
+    for (int d = 0; d < fields.ndim; ++d) {
+        fields.shape[d] = static_cast<uint64_t>(shape[d]), fields.box[d] = static_cast<uint32_t>(box[d]);
+        fields.stride_bytes[d] = static_cast<uint64_t>(strides[d] * 2);
+    }
+    char why[200];
+    return tensor_map_encode(&map, &fields, why, sizeof why);
+}
+
+/* NULL if there are none. */
+template <int DIM>
+const tile_maps<true> *find_maps(const backward_params &p)
+{
+    static thread_local known_maps known;
+    const forward_params &f = p.forward;
+    const row_tensor *const tensors[MAPS] = {&f.q, &f.k, &f.v, &p.dout, &p.dq, &p.dk, &p.dv};
+    bool is_same = known.are_known && known.num_heads == f.num_heads_q && known.batch == f.batch;
+    for (int n = 0; n < MAPS; ++n) is_same = is_same && lies_like(known.tensors[n], *tensors[n]);
+    known.are_known = true, known.num_heads = f.num_heads_q, known.batch = f.batch;
+    for (int n = 0; n < MAPS && known.are_known; ++n) {
+        if (is_same && known.tensors[n].data == tensors[n]->data) continue;
+        if (!is_same || !tensor_map_move(&known.maps.of[n], tensors[n]->data))
+            known.are_known = encode_map<DIM>(known.maps.of[n], *tensors[n], f);
+        known.tensors[n] = *tensors[n];
+    }
+    return known.are_known ? &known.maps : nullptr;
+}
+
+/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Whole problems have the same bits in
+ * all three. */
+template <typename T, int DIM>
+int launch_tile(const backward_params &p, void *stream)
+{
+    const int64_t problems = p.forward.batch * p.forward.num_heads_q, sms = launch_num_sms(stream);
+    const work by_ctas = divide_work(problems, sms * layout<DIM>::CTAS);
+    if (are_whole<operand<DIM>>(p)) {
+        if (problems <= sms) return KERNEL_SYMBOL(short_backward_few)(&p, stream);
+        const tile_maps<true> *const maps = by_ctas.rounds > 1 ? find_maps<DIM>(p) : nullptr;
+        if (maps != nullptr) return launch<T, DIM, true>(p, by_ctas, *maps, stream);
+    }
+    return launch<T, DIM, false>(p, by_ctas, {}, stream);
 }
 
 template <typename T>
@@ -425,9 +507,9 @@ int launch_width(const backward_params &p, void *stream)
 {
     const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
     if constexpr (IS_F16<T>) /* of bf16 they are short_backward_scaled's */
-        if (widest <= 32) return launch<T, 32>(p, stream);
-    if (widest <= 64) return launch<T, 64>(p, stream);
-    return launch<T, 128>(p, stream);
+        if (widest <= 32) return launch_tile<T, 32>(p, stream);
+    if (widest <= 64) return launch_tile<T, 64>(p, stream);
+    return launch_tile<T, 128>(p, stream);
 }
 
 } // namespace

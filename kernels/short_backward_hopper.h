@@ -50,6 +50,26 @@ DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsig
     }
 }
 
+/* Whether all of a launch's problems are whole. All are this launch's then: sequences of one length have one kernel. */
+template <typename shape>
+static inline bool are_whole(const backward_params &p)
+{
+    const forward_params &f = p.forward;
+    const int by_eight = f.q.by_eight & f.k.by_eight & f.v.by_eight & p.dout.by_eight & p.dq.by_eight & p.dk.by_eight &
+                         p.dv.by_eight;
+    const bool may_vary = f.cu_seqlens_q != nullptr || f.seqused_q != nullptr || f.seqused_k != nullptr;
+    return !may_vary && by_eight != 0 && f.seqlen_q == shape::KEYS && f.seqlen_k == shape::KEYS &&
+           f.head_dim == shape::DIM && f.head_dim_v == shape::DIM;
+}
+
+/* Where a problem's rows begin, of a launch of whole ones. */
+template <typename T>
+DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned problem)
+{
+    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
+    return static_cast<T *>(t.data) + (b * t.batch + head * t.head);
+}
+
 /* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
 
 /* The first row, and key, of a warpgroup, and of a warp. Their lanes have it from one place, so that the compiler knows

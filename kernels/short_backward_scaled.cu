@@ -89,14 +89,6 @@ DEVICE unsigned first_feature(unsigned thread) { return thread % 4 * 8; }
 
 /* ---- the next problem's rows ------------------------------------------------------------------------------------- */
 
-/* Where a problem's rows begin, of a launch of whole ones. */
-template <typename T>
-DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned problem)
-{
-    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
-    return static_cast<T *>(t.data) + (b * t.batch + head * t.head);
-}
-
 /* A lane's two chunks of a tensor, of which `length` features of `used` rows are in use; else zeros. */
 DEVICE void ask(chunk (&to)[2], const row_tensor &t, char *rows, int length, int used, unsigned thread)
 {
@@ -520,12 +512,6 @@ int launch(const backward_params &p, void *stream)
 
 extern "C" int KERNEL_SYMBOL(short_backward_scaled)(const struct backward_params *p, void *stream)
 {
-    const forward_params &f = p->forward;
-    if (f.batch == 0) return 0;
-    const int by_eight = f.q.by_eight & f.k.by_eight & f.v.by_eight & p->dout.by_eight & p->dq.by_eight &
-                         p->dk.by_eight & p->dv.by_eight;
-    const bool may_vary = f.cu_seqlens_q != nullptr || f.seqused_q != nullptr || f.seqused_k != nullptr;
-    const bool are_whole = !may_vary && by_eight != 0 && f.seqlen_q == KEYS && f.seqlen_k == KEYS &&
-                           f.head_dim == DIM && f.head_dim_v == DIM;
-    return are_whole ? launch<true>(*p, stream) : launch<false>(*p, stream);
+    if (p->forward.batch == 0) return 0;
+    return are_whole<operand>(*p) ? launch<true>(*p, stream) : launch<false>(*p, stream);
 }

@@ -48,6 +48,9 @@
 #define LARGE_SIZES (LATE_KEY << 1)
 #define SMALL_SIZES (LARGE_SIZES << 1)
 
+/* Asked twice, of tensors that lie the same way elsewhere. */
+#define ELSEWHERE (SMALL_SIZES << 1)
+
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
  * wrong kernel is found. */
 static const struct long_case {
@@ -145,6 +148,9 @@ static const struct long_case {
     {"66 rows, more problems than SMs, no group", 3, 66, 66, 72, 72, -1, -1, NO_GROUP},
     {"70 rows, more problems than CTAs, width 32", 5, 70, 66, 32, 32, -1, -1, NO_GROUP},
     {"70 rows, more problems than CTAs, width 64", 5, 70, 66, 64, 64, -1, -1, NO_GROUP},
+    {"128 rows, more problems than CTAs, width 64", 5, 128, 128, 64, 64, -1, -1, NO_GROUP | ELSEWHERE},
+    {"128 rows, more problems than CTAs, far values", 5, 128, 128, 64, 64, -1, -1, NO_GROUP | FAR_VALUES},
+    {"128 rows, more problems than SMs, width 128", 3, 128, 128, 128, 128, -1, -1, NO_GROUP},
     {"100 rows, few keys, width 32", 2, 100, 40, 32, 32, -1, -1, NO_GROUP},
     {"128 rows, more problems than CTAs, a late key", 5, 128, 128, 32, 32, -1, -1, NO_GROUP | LATE_KEY},
     {"110 rows, more problems than CTAs, a late key", 5, 110, 128, 32, 32, -1, -1, NO_GROUP | LATE_KEY},
@@ -405,6 +411,13 @@ int kernels_long(const struct implementation *self, bool backward, int32_t dtype
             failure = property->check(&c, self, context);
             if (failure == TRIAL_PASSES && has(&cases[i], ODD_RESULTS))
                 failure = same_bits->check(&c, self, context);
+            if (failure == TRIAL_PASSES && has(&cases[i], ELSEWHERE)) {
+                struct prop_case other;
+                set_problem(&other, &cases[i], dtype, backward);
+                set_values(&other, &cases[i]);
+                failure = property->check(&other, self, context);
+                case_free(&other);
+            }
         }
         case_free(&c);
         if (failure > TRIAL_PASSES) name_failure(context, cases[i].name);

@@ -41,6 +41,8 @@ static const struct {
     {"bf16_d32_short", {SHAPE(ATTEST_BF16, 2, 32, 2, 2, 32, 32, 0)}},
     {"bf16_d64_short", {SHAPE(ATTEST_BF16, 2, 64, 2, 2, 64, 64, 0)}},
     {"bf16_d64_hopper", {SHAPE(ATTEST_BF16, 1, 128, 2, 2, 64, 64, 0)}},
+    {"bf16_d64_hopper_cut", {SHAPE(ATTEST_BF16, 5, 100, 2, 2, 64, 64, 0)}},
+    {"bf16_d64_hopper_many", {SHAPE(ATTEST_BF16, 8, 128, 2, 2, 64, 64, 0)}},
     {"bf16_d32_scaled", {SHAPE(ATTEST_BF16, 1, 128, 2, 2, 32, 32, 0)}},
     {"bf16_d32_scaled_cut", {SHAPE(ATTEST_BF16, 2, 100, 2, 2, 32, 32, 0)}},
     {"bf16_d128_hopper", {SHAPE(ATTEST_BF16, 2, 100, 2, 1, 128, 128, 0)}},

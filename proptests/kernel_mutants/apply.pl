@@ -64,7 +64,7 @@ for my $m (@mutants) {
         $code =~ s/KERNEL_SYMBOL\($part\)/KERNEL_SYMBOL($m->{name}_$part)/g or die "$m->{file} has no launcher\n";
     }
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel.cu has no launcher\n";
-    $code =~ s/(launch_(?:scores|width))<f16>/$1<bf16>/g;
+    $code =~ s/(launch_(?:scores|width|few))<f16>/$1<bf16>/g;
     $code = narrowed($code, $m->{name}, $kernel) if !$m->{heads};
     open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
     print $out $code;

@@ -27,6 +27,7 @@ SOURCES = {
     "short_forward_hopper.cu": ["short_forward_hopper"],
     "short_forward_wide.cu": ["short_forward_wide"],
     "short_backward_64.cu": ["short_backward_64"],
+    "short_backward_few.cu": ["short_backward_few"],
     "short_forward_scaled.cu": ["short_forward_scaled"],
     "short_backward_hopper.cu": ["short_backward_hopper"],
     "short_backward_scaled.cu": ["short_backward_scaled"],
@@ -49,12 +50,14 @@ SOURCES = {
     "gradients.h": ["dsink", "dbias", "backward_fp32", "backward"],
     "scaled.h": ["short_forward_scaled", "short_backward_scaled"],
     "scores.h": ["forward_fp32", "dbias", "backward_fp32", "forward"],
+    "short_backward_parts.h": ["short_backward_few", "short_backward_hopper"],
     "short_backward_hopper.h": ["short_backward_64", "short_backward_hopper", "short_backward_scaled"],
     "short_hopper.h": ["short_forward_hopper", "short_forward_scaled"],
     "states.h": ["merge", "merge_backward"],
     "tiles.h": ["forward", "backward", "short_backward"],
 }
-CALLERS = {"dbias": "backward_fp32", "dsink": "backward_fp32"}  # of launchers that kernels call
+# Of launchers that kernels call.
+CALLERS = {"dbias": "backward_fp32", "dsink": "backward_fp32", "short_backward_few": "short_backward_hopper"}
 
 REPLACED = [
     (" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
