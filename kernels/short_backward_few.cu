@@ -10,7 +10,7 @@
  *         of ds takes the place of v at 128 features
  * Phases  s and p, to shared memory; dp; ds, to shared memory, and dq; dv; dk
  *
- * The second warpgroup asks for its scores when the first has: from there on one multiplies while the other does not.
+ * The second warpgroup asks for its scores when the first has, so that p of one is found while the other multiplies.
  * Results lie in k's place on their way to memory, a warp's in 16 rows that no other touches. kernels/short.md has the
  * figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_parts.h"
@@ -28,6 +28,8 @@ struct few_memory {
     uint16_t ds[4 * KEYS * HALF - (SHARES_V ? TILE : 0)], v[TILE];
 };
 static_assert(sizeof(few_memory<128>) <= 227 * 1024, "an SM has no more for a CTA");
+static_assert(offsetof(few_memory<128>, v) == offsetof(few_memory<128>, ds) + part_of(1, 0) * sizeof(uint16_t),
+              "the last 64 keys' ds is v's place");
 
 /* A warp's 16 rows. */
 template <int DIM>

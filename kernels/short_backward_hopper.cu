@@ -10,7 +10,7 @@
  * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; ds, then p, of all rows and keys in two parts of 16 bits: 64 KB, of
- *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are
+ *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are; barriers
  * Phases  of a problem: s and p; dp; ds to shared memory; dq and dk; p to shared memory; dv
  *
  * p stays in registers, in fp32, until ds has been read. Where two CTAs share an SM, there is no room beside it for dp
@@ -241,7 +241,7 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
     if (BY_BOXES) {
         if (!STAGES_IN_DS && lane() == 0) bulk_wait_read<0>();
         mbarrier_wait(&m.loaded[0], parity);
-        if (!STAGES_IN_DS) sync_threads(); /* p, and the place where dv was staged, are free */
+        if (!STAGES_IN_DS) sync_threads(); /* p, where dv was staged, and the spare tile, dout before, are free */
     } else {
         cp_async_wait<HAS_ROOM ? 0 : 1>();
         fence_proxy_async_shared();
