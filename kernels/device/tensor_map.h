@@ -34,6 +34,7 @@ static inline void *tensor_map_driver(const char *name)
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult found;
     const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found);
+    if (error != cudaSuccess) cudaGetLastError(); /* callers do without it: the next error asked for is not this */
     return error == cudaSuccess ? entry : nullptr;
 }
 #endif
@@ -83,8 +84,8 @@ static inline bool tensor_map_encode(tensor_map *map, const tensor_map_fields *f
 #endif
 }
 
-/* The same map of a tensor that lies at `data`, a multiple of 16. False if the machine does not do that, and the map is as
- * it was. */
+/* The same map of a tensor that lies at `data`, a multiple of 16. False if the machine does not do that, and the map is
+ * as it was. */
 static inline bool tensor_map_move(tensor_map *map, void *data)
 {
 #if ON_CHIP
