@@ -4,20 +4,38 @@
  * SMs, and all are whole: 128 rows and keys, all features of a tile, all rows aligned. How long one problem takes is
  * what counts then. It has an SM to itself: p and ds have places of their own, and dp of all keys stays in registers.
  *
- * Grid    x: a CTA for each problem, a sequence and head
- * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
+ * Grid    x: a CTA for each problem, a sequence and head. It may come before the launch ahead has ended (grid_wait)
+ * Block   four warpgroups. Two have query rows 0 .. 63 and 64 .. 127: s, p, dp, ds and dq. Two have the same of keys:
+ *         they load all tiles, and make dv and dk. A warp that asks for wgmmas waits until nearly all have begun: so
+ *         one pair computes and stores what the tensor cores do not wait for while the other pair keeps them busy
  * Shared  q, k, dout and v, as wgmma reads them; p and ds of all rows and keys in two parts of 16 bits, of which half
  *         of ds takes the place of v at 128 features
- * Phases  s and p, to shared memory; dp; ds, to shared memory, and dq; dv; dk
+ * Phases  rows: s and p, to shared memory; dp; ds, to shared memory, and dq. Keys: q and k; dout and v; dv; dk
  *
- * The second warpgroup asks for its scores when the first has, so that p of one is found while the other multiplies.
- * Results lie in k's place on their way to memory, a warp's in 16 rows that no other touches. kernels/short.md has the
- * figures, reference/bounds.md section 11 what it may be off by. */
+ * Of either pair the second warpgroup asks for its products when the first has, so that what the first does with its
+ * sums goes beside the second's products. dv and dk lie on their way to memory where p of the warpgroup's keys was; dq
+ * leaves from registers, beside products that keep shared memory busy. kernels/short.md has the figures,
+ * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_parts.h"
 
 namespace {
 
-enum { FIRST_HAS_ASKED = 1 }; /* a named barrier */
+enum { THREADS = 512, PAIR = THREADS / 2, GROUP = PAIR / 2 };
+enum { REGISTERS_OF_ROWS = 160, REGISTERS_OF_KEYS = 96 };
+static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) <= 64 * 1024, "an SM has no more");
+
+/* Named barriers. */
+enum {
+    Q_K_LOADED = 1, /* all threads' */
+    READY,          /* dout and v are loaded, p is stored */
+    DP_ASKED,
+    DS_STORED,
+    TURN_OF_ROWS, /* a pair's: the first warpgroup has asked for products */
+    TURN_OF_KEYS,
+    DP_DONE,       /* of both warpgroups of rows */
+    FIRST_DV_DONE, /* a warpgroup's */
+    SECOND_DV_DONE
+};
 
 template <int DIM>
 struct few_memory {
@@ -31,11 +49,23 @@ static_assert(sizeof(few_memory<128>) <= 227 * 1024, "an SM has no more for a CT
 static_assert(offsetof(few_memory<128>, v) == offsetof(few_memory<128>, ds) + part_of(1, 0) * sizeof(uint16_t),
               "the last 64 keys' ds is v's place");
 
+/* The first row, or key, of a warpgroup, and of a warp: own_first() and warp_first() within either pair. */
+DEVICE unsigned group_first() { return shfl_idx(FULL_WARP, warp() / 4 % 2, 0) * 64; }
+DEVICE unsigned row_first() { return shfl_idx(FULL_WARP, warp() % 8 * 16, 0); }
+
 /* A warp's 16 rows. */
 template <int DIM>
 DEVICE void load_whole(uint16_t *to, const row_tensor &t, const backward_params &p)
 {
-    load<DIM>(to, t, reinterpret_cast<char *>(whole_rows<uint16_t>(t, p, block_x())), DIM, KEYS, true);
+    load<DIM>(to, t, reinterpret_cast<char *>(whole_rows<uint16_t>(t, p, block_x())), DIM, KEYS, true, row_first());
+}
+
+/* What was asked for so far is there, and wgmma may read it once others know. */
+DEVICE void complete_loads()
+{
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_proxy_async_shared();
 }
 
 /* Sums of a warp's 16 rows times a factor, by way of its rows of `tile`. */
@@ -45,11 +75,124 @@ DEVICE void write_sums(const row_tensor &t, const backward_params &p, uint16_t *
 {
     uint32_t pairs[DIM / 4];
     round_sums<T, DIM>(pairs, sums, factor, factor);
-    stage_rows<operand<DIM>>(tile, warp_first(), pairs);
-    const unsigned row = warp_first() + lane() / CHUNKS<DIM>;
+    stage_rows<operand<DIM>>(tile, row_first(), pairs);
+    const unsigned row = row_first() + lane() / CHUNKS<DIM>;
     char *const to = reinterpret_cast<char *>(whole_rows<uint16_t>(t, p, block_x()) + row * t.seqlen);
-    write_rows<operand<DIM>>(t, tile, warp_first(), {to, t.dtype, t.by_four, DIM}, 16, 16, true);
+    write_rows<operand<DIM>>(t, tile, row_first(), {to, t.dtype, t.by_four, DIM}, 16, 16, true);
     sync_warp(FULL_WARP); /* what was staged is read */
+}
+
+/* The same from registers. A lane has two features of every eight; of sixteen, two neighbours give each other two, so
+ * that either stores four side by side, and a quad 32 bytes of a row. */
+template <typename T, int DIM>
+DEVICE void write_sums_directly(const row_tensor &t, const backward_params &p, const float (&sums)[DIM / 2],
+                                float factor)
+{
+    uint32_t pairs[DIM / 4]; /* of rows g and g + 8 in turns */
+    round_sums<T, DIM>(pairs, sums, factor, factor);
+    const unsigned own = own_lane(), x = own % 4 * 2;
+    const bool is_odd = own % 2 != 0; /* of the last eight */
+    uint16_t *const to =
+        whole_rows<uint16_t>(t, p, block_x()) + (row_first() + own / 4) * t.seqlen + (is_odd ? 8 + x - 2 : x);
+    UNROLL for (int n = 0; n < DIM / 4; n += 4)
+        UNROLL for (int r = 0; r < 2; ++r) {
+            const uint32_t first = pairs[n + r], last = pairs[n + 2 + r];
+            const uint32_t given = shfl_xor(FULL_WARP, is_odd ? first : last, 1);
+            const uint32_t low = is_odd ? given : first, high = is_odd ? last : given;
+            *reinterpret_cast<uint64_t *>(to + 8 * r * t.seqlen + 4 * n) = low | static_cast<uint64_t>(high) << 32;
+        }
+}
+
+/* ---- query rows -------------------------------------------------------------------------------------------------- */
+
+template <typename T, int DIM>
+DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
+{
+    const forward_params &f = p.forward;
+    const int row = static_cast<int>(row_first() + lane() / 4);
+    const float *const lse = whole_rows<const float>(f.lse, p, block_x()) + row * f.lse.seqlen;
+    float lse_2[2] = {lse[0], lse[8 * f.lse.seqlen]};
+    UNROLL for (int r = 0; r < 2; ++r) lse_2[r] *= LOG2_E;
+    const uint64_t own_q = descriptor<operand<DIM>>(m.q, group_first());
+    const uint64_t own_dout = descriptor<operand<DIM>>(m.dout, group_first());
+    const uint64_t k[2] = {descriptor<operand<DIM>>(m.k), descriptor<operand<DIM>>(m.k, HALF)};
+    const uint64_t v[2] = {descriptor<operand<DIM>>(m.v), descriptor<operand<DIM>>(m.v, HALF)};
+    half_row s[2], dp[2];
+    named_barrier_sync(Q_K_LOADED, THREADS);
+    if (group_first() > 0) named_barrier_sync(TURN_OF_ROWS, PAIR);
+    multiply_rows<T, operand<DIM>, HALF>(s[1], own_q, k[1]);
+    multiply_rows<T, operand<DIM>, HALF>(s[0], own_q, k[0]);
+    if (group_first() == 0) named_barrier_arrive(TURN_OF_ROWS, PAIR);
+    wait_for<1>(s[1]);
+    find_weights(s[1], f.softmax_scale * LOG2_E, lse_2); /* p from here on */
+    store_half<T>(m.p, 1, s[1], row_first());
+    wait_for<0>(s[0]);
+    find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
+    store_half<T>(m.p, 0, s[0], row_first());
+    fence_proxy_async_shared();
+    named_barrier_sync(READY, THREADS);
+
+    row_sums sums = {};
+    multiply_rows<T, operand<DIM>, HALF>(dp[1], own_dout, v[1]);
+    multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, v[0]);
+    named_barrier_arrive(DP_ASKED, THREADS); /* dv, which nobody waits for, comes after it */
+    wait_for<1>(dp[1]);
+    add_weights(sums, s[1], dp[1]);
+    wait_for<0>(dp[0]);
+    add_weights(sums, s[0], dp[0]);
+    float delta[2];
+    UNROLL for (int r = 0; r < 2; ++r) delta[r] = mean_dp(sum_of_quad(sums.p[r]), sum_of_quad(sums.p_dp[r]));
+    if (m.SHARES_V) named_barrier_sync(DP_DONE, PAIR); /* v is free */
+
+    float dq[DIM / 2];
+    weight_parts<HALF> ds[2];
+    UNROLL for (unsigned half = 0; half < 2; ++half) {
+        find_ds(dp[half], s[half], delta);
+        UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &dp[half][8 * j]);
+        UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
+            store_parts(m.ds, half, j, ds[half].at[0][j], ds[half].at[1][j], row_first());
+        multiply_half<T, DIM>(dq, ds[half], k[half], half == 1);
+    }
+    fence_proxy_async_shared();
+    named_barrier_arrive(DS_STORED, THREADS);
+    wait_for<0>(dq);
+    write_sums_directly<T, DIM>(p.dq, p, dq, f.softmax_scale);
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
+
+/* d = w^T b of a warpgroup's keys; the second one's after the first one's. */
+template <typename T, int DIM>
+DEVICE void multiply_in_turn(float (&d)[DIM / 2], const uint16_t *w, const uint16_t *b)
+{
+    if (group_first() > 0) named_barrier_sync(TURN_OF_KEYS, PAIR);
+    multiply_weights<T, DIM, true>(d, w, descriptor<operand<DIM>>(b), group_first());
+    if (group_first() == 0) named_barrier_arrive(TURN_OF_KEYS, PAIR);
+    wait_for<0>(d);
+}
+
+template <typename T, int DIM>
+DEVICE void take_keys(const backward_params &p, few_memory<DIM> &m)
+{
+    const forward_params &f = p.forward;
+    load_whole<DIM>(m.q, f.q, p);
+    load_whole<DIM>(m.k, f.k, p);
+    complete_loads();
+    named_barrier_arrive(Q_K_LOADED, THREADS);
+    load_whole<DIM>(m.dout, p.dout, p);
+    load_whole<DIM>(m.v, f.v, p);
+    complete_loads();
+    named_barrier_arrive(READY, THREADS);
+    named_barrier_sync(DP_ASKED, THREADS); /* READY is behind them all */
+
+    float sums[DIM / 2]; /* dv, then dk */
+    uint16_t *const staged = &m.p[group_first() / HALF * part_of(1, 0)];
+    multiply_in_turn<T, DIM>(sums, m.p, m.dout);
+    named_barrier_sync(group_first() == 0 ? FIRST_DV_DONE : SECOND_DV_DONE, GROUP); /* p of these keys is free */
+    write_sums<T, DIM>(p.dv, p, staged, sums, 1);
+    named_barrier_sync(DS_STORED, THREADS);
+    multiply_in_turn<T, DIM>(sums, m.ds, m.q);
+    write_sums<T, DIM>(p.dk, p, staged, sums, f.softmax_scale);
 }
 
 template <typename T, int DIM>
@@ -57,77 +200,21 @@ KERNEL(THREADS, 1) void short_backward_few_kernel(const GRID_CONSTANT backward_p
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     few_memory<DIM> &m = *reinterpret_cast<few_memory<DIM> *>(shared);
-    const forward_params &f = p.forward;
-    load_whole<DIM>(m.q, f.q, p);
-    load_whole<DIM>(m.k, f.k, p);
-    cp_async_commit();
-    const int row = static_cast<int>(warp_first() + lane() / 4);
-    const float *const lse = whole_rows<const float>(f.lse, p, block_x()) + row * f.lse.seqlen;
-    float lse_2[2] = {lse[0], lse[8 * f.lse.seqlen]};
-    UNROLL for (int r = 0; r < 2; ++r) lse_2[r] *= LOG2_E;
-    cp_async_wait<0>();
-    fence_proxy_async_shared();
-    sync_threads(); /* q and k are complete, and wgmma may read them */
-    load_whole<DIM>(m.dout, p.dout, p);
-    load_whole<DIM>(m.v, f.v, p);
-    cp_async_commit();
-
-    const uint64_t own_q = descriptor<operand<DIM>>(m.q, own_first());
-    const uint64_t own_dout = descriptor<operand<DIM>>(m.dout, own_first());
-    const uint64_t k[2] = {descriptor<operand<DIM>>(m.k), descriptor<operand<DIM>>(m.k, HALF)};
-    const uint64_t v[2] = {descriptor<operand<DIM>>(m.v), descriptor<operand<DIM>>(m.v, HALF)};
-    half_row s[2], dp[2];
-    if (own_first() > 0) named_barrier_sync(FIRST_HAS_ASKED, THREADS);
-    multiply_rows<T, operand<DIM>, HALF>(s[1], own_q, k[1]);
-    multiply_rows<T, operand<DIM>, HALF>(s[0], own_q, k[0]);
-    if (own_first() == 0) named_barrier_arrive(FIRST_HAS_ASKED, THREADS);
-    wait_for<1>(s[1]);
-    find_weights(s[1], f.softmax_scale * LOG2_E, lse_2); /* p from here on */
-    store_half<T>(m.p, 1, s[1], warp_first());
-    wait_for<0>(s[0]);
-    find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
-    store_half<T>(m.p, 0, s[0], warp_first());
-    cp_async_wait<0>();
-    fence_proxy_async_shared();
-    sync_threads(); /* dout, v and p are complete */
-
-    row_sums sums = {};
-    multiply_rows<T, operand<DIM>, HALF>(dp[1], own_dout, v[1]);
-    multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, v[0]);
-    wait_for<1>(dp[1]);
-    add_weights(sums, s[1], dp[1]);
-    wait_for<0>(dp[0]);
-    add_weights(sums, s[0], dp[0]);
-    float delta[2];
-    UNROLL for (int r = 0; r < 2; ++r) delta[r] = mean_dp(sum_of_quad(sums.p[r]), sum_of_quad(sums.p_dp[r]));
-    if (m.SHARES_V) sync_threads(); /* v is free */
-
-    float dq[DIM / 2], dk[DIM / 2], dv[DIM / 2];
-    weight_parts<HALF> ds[2];
-    UNROLL for (unsigned half = 0; half < 2; ++half) {
-        find_ds(dp[half], s[half], delta);
-        UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &dp[half][8 * j]);
-        UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
-            store_parts(m.ds, half, j, ds[half].at[0][j], ds[half].at[1][j], warp_first());
-        multiply_half<T, DIM>(dq, ds[half], k[half], half == 1);
+    grid_wait();
+    if (warp() < PAIR / 32) {
+        setmaxnreg_inc<REGISTERS_OF_ROWS>();
+        take_rows<T, DIM>(p, m);
+    } else {
+        setmaxnreg_dec<REGISTERS_OF_KEYS>();
+        take_keys<T, DIM>(p, m);
     }
-    multiply_weights<T, DIM, true>(dv, m.p, descriptor<operand<DIM>>(m.dout));
-    fence_proxy_async_shared();
-    wait_for<1>(dq);
-    sync_threads(); /* ds is complete; k is free */
-    write_sums<T, DIM>(p.dq, p, m.k, dq, f.softmax_scale);
-    multiply_weights<T, DIM, true>(dk, m.ds, descriptor<operand<DIM>>(m.q));
-    wait_for<1>(dv);
-    write_sums<T, DIM>(p.dv, p, m.k, dv, 1);
-    wait_for<0>(dk);
-    write_sums<T, DIM>(p.dk, p, m.k, dk, f.softmax_scale);
 }
 
 template <typename T, int DIM>
 int launch_few_of(const backward_params &p, void *stream)
 {
     const launch_shape grid = {{static_cast<unsigned>(p.forward.batch * p.forward.num_heads_q), 1, 1},
-                               {THREADS, 1, 1}, {1, 1, 1}, sizeof(few_memory<DIM>), THREADS, 1};
+                               {THREADS, 1, 1}, {1, 1, 1}, sizeof(few_memory<DIM>), THREADS, 1, true};
     return LAUNCH((short_backward_few_kernel<T, DIM>), grid, stream, p);
 }
 

@@ -26,6 +26,8 @@
 
 namespace {
 
+constexpr int THREADS = 256;
+
 /* Problem n of a CTA has card n % CARDS. AT_ONCE are found at once, by a warp: while dv of the first of those before
  * them is computed, when nobody needs the cards before that one any more. */
 enum { TENSORS = DV + 1, AT_ONCE = 32 / TENSORS, CARDS = 2 * AT_ONCE };
@@ -153,7 +155,8 @@ DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n
         const card &c = k.m.cards[n];
         const row_tensor &t = TENSOR == DOUT ? k.p.dout : (&k.p.forward.q)[TENSOR];
         const int length = TENSOR == Q || TENSOR == K ? k.p.forward.head_dim : k.p.forward.head_dim_v;
-        load<DIM>(to, t, c.rows[TENSOR], length, TENSOR == K || TENSOR == V ? c.used_k : c.used_q, c.is_whole);
+        load<DIM>(to, t, c.rows[TENSOR], length, TENSOR == K || TENSOR == V ? c.used_k : c.used_q, c.is_whole,
+                  warp_first());
     }
 }
 
@@ -329,13 +332,13 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
     }
 
     uint32_t pairs[DIM / 4];
-    if (HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)));
-    else multiply_weights<T, DIM, false>(dq, w, descriptor<operand<DIM>>(tile_of(m, OF_K, turn)));
+    if (HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
+    else multiply_weights<T, DIM, false>(dq, w, descriptor<operand<DIM>>(tile_of(m, OF_K, turn)), own_first());
     if (!HAS_ROOM) wait_for<0>(dq);
     round_sums<T, DIM>(pairs, dq, scale, scale);
     if (!HAS_ROOM) sync_threads(); /* k is free */
     stage_rows<operand<DIM>>(tile_of(m, OF_K, turn), warp_first(), pairs);
-    if (!HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)));
+    if (!HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
     write_result<DQ>(state, n, tile_of(m, OF_K, turn));
     if (is_there(state, next, all.end)) {
         load_tile<HAS_ROOM ? DOUT : K>(tile_of(m, OF_K, turn), state, next);
@@ -350,7 +353,7 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
     sync_threads(); /* p is complete */
 
     float dv[DIM / 2];
-    multiply_weights<T, DIM, true>(dv, w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn)));
+    multiply_weights<T, DIM, true>(dv, w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn)), own_first());
     write_result<DK>(state, n, tile_of(m, OF_Q, turn));
     lse[0] = lse[1] = 0; /* this problem's are not needed any more: registers */
     if (is_there(state, next, all.end)) {

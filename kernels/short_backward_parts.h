@@ -1,11 +1,11 @@
-/* short_backward_parts.h - problems of 128 query rows and keys on two warpgroups, weights in two parts of 16 bits: what
+/* short_backward_parts.h - problems of 128 query rows and keys, weights in two parts of 16 bits: what
  * short_backward_hopper.cu and short_backward_few.cu share, whose results have the same bits. */
 #ifndef ATTEST_KERNELS_SHORT_BACKWARD_PARTS_H
 #define ATTEST_KERNELS_SHORT_BACKWARD_PARTS_H
 
 #include "kernels/short_backward_hopper.h"
 
-constexpr int THREADS = 256, KEYS = 128;
+constexpr int KEYS = 128;
 
 /* A tile of DIM features; of HALF keys, of weights. */
 template <int DIM>
@@ -21,12 +21,12 @@ DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * ha
 /* A lane, found anew like warp_first(). */
 DEVICE unsigned own_lane() { return shfl_idx(FULL_WARP, lane(), lane()); }
 
-/* A warp's 16 rows of a tile, of all of which the first `count` are in use. */
+/* A warp's 16 rows of a tile, from warp_row on, of all of which the first `count` are in use. */
 template <int DIM>
-DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, bool is_whole)
+DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, bool is_whole, unsigned warp_row)
 {
     constexpr int PANEL = operand<DIM>::PANEL;
-    const unsigned own = own_lane(), warp_row = warp_first();
+    const unsigned own = own_lane();
     const int64_t step = t.seqlen * 2;
     rows += warp_row * step;
     if (is_whole) {
@@ -86,12 +86,13 @@ DEVICE void multiply_half(float (&d)[DIM / 2], weight_parts<HALF> &w, uint64_t b
     wgmma_commit();
 }
 
-/* d = w b of a warpgroup's rows and all keys, or w^T b of its keys and all rows: w's parts in shared memory. */
+/* d = w b of a warpgroup's rows and all keys, or w^T b of its keys and all rows, from `first` on: w's parts in shared
+ * memory. */
 template <typename T, int DIM, bool TRANSPOSE>
-DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b)
+DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b, unsigned first)
 {
-    const uint64_t a = TRANSPOSE ? wgmma_advance(descriptor<operand<HALF>>(w), own_first() / HALF * part_of(1, 0) * 2)
-                                 : descriptor<operand<HALF>>(w, own_first());
+    const uint64_t a = TRANSPOSE ? wgmma_advance(descriptor<operand<HALF>>(w), first / HALF * part_of(1, 0) * 2)
+                                 : descriptor<operand<HALF>>(w, first);
     wgmma_fence_operand(d);
     wgmma_fence();
     UNROLL for (unsigned j = 0; j < KEYS / 16; ++j)

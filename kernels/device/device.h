@@ -8,6 +8,7 @@
 #include "kernels/device/convert.h"
 #include "kernels/device/cp_async.h"
 #include "kernels/device/functions.h"
+#include "kernels/device/grid.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/memory.h"

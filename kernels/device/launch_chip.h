@@ -35,23 +35,39 @@ static inline cudaError_t launch_allow_shared(size_t bytes)
     return code;
 }
 
+/* Of arguments of the kernel's own types: nothing is copied but by the runtime. */
+template <typename... P>
+static inline cudaError_t launch_arguments(const cudaLaunchConfig_t &config, void (*kernel)(P...), const P &...args)
+{
+    void *places[] = {const_cast<void *>(static_cast<const void *>(&args))...};
+    return cudaLaunchKernelExC(&config, reinterpret_cast<const void *>(kernel), places);
+}
+
 template <auto kernel, typename... P, typename... A>
 static inline int launch_on_chip(void (*)(P...), const launch_shape &shape, void *stream, const A &...args)
 {
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
+    cudaLaunchAttribute attributes[2];
+    unsigned num_attributes = 0;
     const dim3 ctas = launch_axes(shape.cluster);
-    cluster.val.clusterDim = {ctas.x, ctas.y, ctas.z};
+    if (ctas.x * ctas.y * ctas.z > 1) {
+        cudaLaunchAttribute &cluster = attributes[num_attributes++];
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {ctas.x, ctas.y, ctas.z};
+    }
+    if (shape.begins_early) {
+        cudaLaunchAttribute &early = attributes[num_attributes++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = launch_axes(shape.grid);
     config.blockDim = launch_axes(shape.block);
     config.dynamicSmemBytes = shape.dynamic_shared;
     config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = &cluster;
-    config.numAttrs = ctas.x * ctas.y * ctas.z > 1;
+    config.attrs = attributes;
+    config.numAttrs = num_attributes;
     cudaError_t code = launch_allow_shared<kernel>(shape.dynamic_shared);
-    if (code == cudaSuccess)
-        code = cudaLaunchKernelEx(&config, static_cast<void (*)(P...)>(kernel), static_cast<P>(args)...);
+    if (code == cudaSuccess) code = launch_arguments<P...>(config, kernel, args...);
     if (code != cudaSuccess) cudaGetLastError(); /* said once, here */
     return code;
 }

@@ -31,6 +31,7 @@ static inline int launch_on_sim(void (*)(P...), const char *name, const launch_s
     launch.dynamic_shared = shape.dynamic_shared;
     launch.max_threads = shape.max_threads;
     launch.min_blocks = shape.min_blocks;
+    launch.begins_early = shape.begins_early;
     launch.body = launch_thread<kernel, P...>;
     launch.args = &values;
     launch.args_bytes = sizeof values;

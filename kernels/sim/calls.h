@@ -43,6 +43,9 @@ void sim_named_barrier_arrive(unsigned id, unsigned threads);
 void sim_cluster_arrive(bool relaxed);
 void sim_cluster_wait(void);
 
+/* Waits for the launches ahead. */
+void sim_grid_wait(void);
+
 /* Approximations; the chip's results differ in the last bits. */
 float sim_exp2_approx(float x);
 float sim_log2_approx(float x);

@@ -438,6 +438,9 @@ bool sim_global_access(const struct access *a, const void *address, size_t bytes
     uintptr_t low = (uintptr_t)address;
     struct page *page = find_page(memory, low);
     if (!page || !(page->rights[low % PAGE])) return false;
+    if (!a->thread->grid_waited)
+        sim_fail(a->thread, SIM_MISSING_WAIT, a->instruction, a->pc, address,
+                 "The launches ahead may not have ended: this thread has not come to griddepcontrol.wait.");
     while (bytes > 0) {
         const size_t at = low % PAGE, here = bytes < PAGE - at ? bytes : PAGE - at;
         if (!page) check_rights(a, NULL, low, here);

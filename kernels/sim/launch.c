@@ -160,6 +160,8 @@ static enum sim_rule check_sizes(struct sim_gpu *gpu, const struct sim_launch *l
         return refuse(gpu, launch, "%zu bytes of dynamic shared memory; sm_%d has %zu for a CTA.",
                       launch->dynamic_shared, sm_90 ? 90 : 80, most_shared);
     if (cluster > 1 && !sm_90) return refuse(gpu, launch, "clusters need sm_90; this GPU is sm_80.");
+    if (launch->begins_early && !sm_90)
+        return refuse(gpu, launch, "launches that begin early need sm_90; this GPU is sm_80.");
     if (cluster > MAX_CLUSTER)
         return refuse(gpu, launch, "the cluster has %llu CTAs; at most 8 run on every sm_90.",
                       (unsigned long long)cluster);
@@ -310,6 +312,7 @@ static void fill_threads(struct sim_cta *cta)
         thread->lane = i % SIM_WARP;
         thread->agent = cta->rank * cta->num_threads + i;
         thread->state = SIM_READY;
+        thread->grid_waited = !cta->cluster->launch->begins_early;
     }
 }
 
@@ -330,11 +333,23 @@ static void fill_cluster(struct sim_cluster *cluster, uint64_t index)
     cluster->random = mix(cluster->gpu->options.seed ^ mix(index));
 }
 
+static const char grid_wait[] = "griddepcontrol.wait";
+
+/* Launches run one after the other here: what is asked of a thread is that it does not rely on it. */
+void sim_grid_wait(void)
+{
+    sim_require_sm_90(grid_wait, SIM_SITE);
+    sim_self->grid_waited = true;
+}
+
 /* What a fiber does: the kernel, as one thread, and what the end of a thread means for others. */
 static void run_thread(struct sim_thread *thread)
 {
     const struct sim_launch *launch = thread->cta->cluster->launch;
     launch->body(launch->args);
+    if (!thread->grid_waited)
+        sim_fail(thread, SIM_LEFT_PENDING, grid_wait, NULL, NULL,
+                 "The thread ends, and has not waited for the launches ahead, which may not have ended.");
     ++thread->cta->num_exited;
     sim_copies_exit(thread);
     sim_wgmma_exit(thread);

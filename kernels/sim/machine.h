@@ -72,6 +72,7 @@ struct sim_thread {
     struct sim_register_watch *register_watch; /* access.c; NULL until the first wgmma.fence */
     struct sim_access_log *log;     /* count.c */
     unsigned registers;             /* registers.c: as setmaxnreg left it */
+    bool grid_waited;               /* launch.c: the launches ahead have ended */
 };
 
 struct sim_warp {

@@ -122,6 +122,7 @@ struct sim_launch {
     unsigned grid[3], block[3], cluster[3]; /* cluster {1, 1, 1}: none */
     size_t dynamic_shared;
     unsigned max_threads, min_blocks;       /* the kernel's launch bounds */
+    bool begins_early;                      /* the launch ahead of it may not have ended */
     void (*body)(const void *args);         /* runs the kernel as one thread */
     const void *args;
     size_t args_bytes;

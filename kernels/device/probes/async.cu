@@ -1,4 +1,4 @@
-/* async.cu - probes of mbarrier.h, bulk.h, cluster.h and registers.h. */
+/* async.cu - probes of mbarrier.h, bulk.h, cluster.h, grid.h and registers.h. */
 #include "kernels/device/device.h"
 #include "kernels/device/probes/probe_async.h"
 
@@ -161,6 +161,14 @@ KERNEL(REGISTER_THREADS, 1) void registers_kernel(registers_out *out)
     out->x[thread_x()] = 3 * thread_x();
 }
 
+/* The last CTA's numbers are made into the first's: none of a launch can do without all of the one ahead. */
+KERNEL(ROW_THREADS, 1) void row_kernel(row_out *out, int launch)
+{
+    const unsigned n = block_x() * ROW_THREADS + thread_x(), last = ROW_CTAS * ROW_THREADS - 1;
+    grid_wait();
+    out->at[launch][n] = launch == 0 ? n : 3 * out->at[launch - 1][last - n] + 1;
+}
+
 } // namespace
 
 extern "C" int KERNEL_SYMBOL(probe_phases)(const void *, void *out, void *stream)
@@ -186,4 +194,13 @@ extern "C" int KERNEL_SYMBOL(probe_registers)(const void *, void *out, void *str
 {
     const launch_shape shape = {{1, 1, 1}, {REGISTER_THREADS, 1, 1}, {1, 1, 1}, 0, REGISTER_THREADS, 1};
     return LAUNCH(registers_kernel, shape, stream, static_cast<registers_out *>(out));
+}
+
+extern "C" int KERNEL_SYMBOL(probe_row)(const void *, void *out, void *stream)
+{
+    const launch_shape shape = {{ROW_CTAS, 1, 1}, {ROW_THREADS, 1, 1}, {1, 1, 1}, 0, ROW_THREADS, 1, true};
+    int code = 0;
+    for (int n = 0; n < ROW_LAUNCHES && code == 0; ++n)
+        code = LAUNCH(row_kernel, shape, stream, static_cast<row_out *>(out), n);
+    return code;
 }

@@ -1,4 +1,4 @@
-/* probe_async.c - what mbarrier.h, bulk.h, cluster.h and registers.h must give, by definition. */
+/* probe_async.c - what mbarrier.h, bulk.h, cluster.h, grid.h and registers.h must give, by definition. */
 #include "kernels/device/probes/probe_async.h"
 
 #include "kernels/device/probes/probe.h"
@@ -75,10 +75,21 @@ static void expect_registers(const void *in, void *out)
     for (uint32_t n = 0; n < REGISTER_THREADS; ++n) o->x[n] = 3 * n;
 }
 
+static void expect_row(const void *in, void *out)
+{
+    (void)in;
+    struct row_out *o = out;
+    const uint32_t numbers = ROW_CTAS * ROW_THREADS;
+    for (uint32_t n = 0; n < numbers; ++n) o->at[0][n] = n;
+    for (uint32_t launch = 1; launch < ROW_LAUNCHES; ++launch)
+        for (uint32_t n = 0; n < numbers; ++n) o->at[launch][n] = 3 * o->at[launch - 1][numbers - 1 - n] + 1;
+}
+
 PROBE_LAUNCHERS(probe_phases);
 PROBE_LAUNCHERS(probe_bulk);
 PROBE_LAUNCHERS(probe_cluster);
 PROBE_LAUNCHERS(probe_registers);
+PROBE_LAUNCHERS(probe_row);
 
 const struct probe probes_of_async[] = {
     {"phases of mbarriers", 90, false, 0, sizeof(struct phases_out), NULL, expect_phases, PROBE_ON(probe_phases)},
@@ -87,5 +98,6 @@ const struct probe probes_of_async[] = {
     {"clusters", 90, false, sizeof(struct cluster_in), sizeof(struct cluster_out), fill_cluster, expect_cluster,
      PROBE_ON(probe_cluster)},
     {"setmaxnreg", 90, false, 0, sizeof(struct registers_out), NULL, expect_registers, PROBE_ON(probe_registers)},
+    {"launches in a row", 90, false, 0, sizeof(struct row_out), NULL, expect_row, PROBE_ON(probe_row)},
     {0},
 };

@@ -1,4 +1,4 @@
-/* probe_async.h - what the probes of mbarrier.h, bulk.h, cluster.h and registers.h read and write. */
+/* probe_async.h - what the probes of mbarrier.h, bulk.h, cluster.h, grid.h and registers.h read and write. */
 #ifndef ATTEST_DEVICE_PROBE_ASYNC_H
 #define ATTEST_DEVICE_PROBE_ASYNC_H
 
@@ -48,6 +48,13 @@ enum { REGISTER_THREADS = 384 };
 
 struct registers_out {
     uint32_t x[REGISTER_THREADS];
+};
+
+/* Launches in a row, each of which begins before the one ahead has ended: numbers go from one to the next. */
+enum { ROW_LAUNCHES = 16, ROW_CTAS = 64, ROW_THREADS = 256 };
+
+struct row_out {
+    uint32_t at[ROW_LAUNCHES][ROW_CTAS * ROW_THREADS];
 };
 
 #endif

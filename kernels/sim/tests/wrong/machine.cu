@@ -43,6 +43,42 @@ KERNEL(64, 1) void cluster_left_early(struct room r)
 }
 EXHIBIT(cluster_left_early, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
 
+// Reads what the launch ahead may still write.
+KERNEL(64, 1) void launch_read_early(struct room r)
+{
+    const int i = thread_x();
+    if (!r.wrong) grid_wait();
+    const float x = r.in[i];  // HERE launch_read_early: missing wait, load
+    grid_wait();
+    r.out[i] = x;
+}
+EXHIBIT(launch_read_early, shape.block[0] = shape.max_threads = 64; shape.begins_early = true)
+
+// A copy is asked for by a thread that has not waited; another one has.
+KERNEL(64, 1) void launch_copied_early(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    if (!r.wrong || i > 0) grid_wait();
+    cp_async_16(&t.at[4 * i], &r.in[4 * i]);  // HERE launch_copied_early: missing wait, cp.async
+    cp_async_commit();
+    cp_async_wait<0>();
+    if (r.wrong && i == 0) grid_wait();
+    for (int n = 0; n < 4; ++n) r.out[4 * i + n] = t.at[4 * i + n];
+}
+EXHIBIT(launch_copied_early, shape.block[0] = shape.max_threads = 64; shape.begins_early = true)
+
+// Ends without a word of the launch ahead, which the next one will take for ended.
+KERNEL(64, 1) void launch_not_waited_for(struct room r)
+{
+    const int i = thread_x();
+    if (r.wrong && i >= 32) return;
+    grid_wait();
+    if (i < 32) r.out[i] = r.in[i];
+}
+EXHIBIT(launch_not_waited_for, shape.block[0] = shape.max_threads = 64;
+        shape.begins_early = true)  // HERE launch_not_waited_for: left pending, -
+
 // Clusters of two CTAs, and three CTAs.
 KERNEL(64, 1) void cluster_of_odd_grid(struct room r)
 {
