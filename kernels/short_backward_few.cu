@@ -22,7 +22,7 @@ namespace {
 
 enum { THREADS = 512, PAIR = THREADS / 2, GROUP = PAIR / 2 };
 enum { REGISTERS_OF_ROWS = 160, REGISTERS_OF_KEYS = 96 };
-static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) <= 64 * 1024, "an SM has no more");
+static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) == THREADS * 128, "what threads begin with");
 
 /* Named barriers. */
 enum {
@@ -79,7 +79,6 @@ DEVICE void write_sums(const row_tensor &t, const backward_params &p, uint16_t *
     const unsigned row = row_first() + lane() / CHUNKS<DIM>;
     char *const to = reinterpret_cast<char *>(whole_rows<uint16_t>(t, p, block_x()) + row * t.seqlen);
     write_rows<operand<DIM>>(t, tile, row_first(), {to, t.dtype, t.by_four, DIM}, 16, 16, true);
-    sync_warp(FULL_WARP); /* what was staged is read */
 }
 
 /* The same from registers. A lane has two features of every eight; of sixteen, two neighbours give each other two, so
@@ -190,7 +189,7 @@ DEVICE void take_keys(const backward_params &p, few_memory<DIM> &m)
     multiply_in_turn<T, DIM>(sums, m.p, m.dout);
     named_barrier_sync(group_first() == 0 ? FIRST_DV_DONE : SECOND_DV_DONE, GROUP); /* p of these keys is free */
     write_sums<T, DIM>(p.dv, p, staged, sums, 1);
-    named_barrier_sync(DS_STORED, THREADS);
+    named_barrier_sync(DS_STORED, THREADS); /* what was staged is read, too */
     multiply_in_turn<T, DIM>(sums, m.ds, m.q);
     write_sums<T, DIM>(p.dk, p, staged, sums, f.softmax_scale);
 }

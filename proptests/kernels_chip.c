@@ -192,7 +192,8 @@ static struct sample_shape some_shape(int n)
         shape_of(ATTEST_BF16, 64, 64, WITH_CAUSAL), shape_of(ATTEST_FP16, 100, 128, WITH_ALIBI | WITH_DROPOUT),
         shape_of(ATTEST_BF16, 30, 256, 0), shape_of(ATTEST_BF16, 128, 128, 0)};
     struct sample_shape s = shapes[n];
-    s.batch = 2, s.heads_q = 6, s.heads_kv = n < NUM_SHAPES - 1 ? 3 : 6; /* the last begins before its forward's end */
+    s.batch = 2, s.heads_q = 6;
+    s.heads_kv = s.seqlen == 128 ? 6 : 3; /* few whole problems: a kernel that takes no groups, and begins early */
     return s;
 }
 

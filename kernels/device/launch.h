@@ -48,7 +48,7 @@ struct launch_shape {
     unsigned cluster[3];              /* CTAs of a cluster; sm_90 */
     size_t dynamic_shared;            /* bytes */
     unsigned max_threads, min_blocks; /* as in KERNEL */
-    bool begins_early = false;        /* before the launch ahead has ended: its threads call grid_wait; sm_90 */
+    bool begins_early = false;        /* before the launch ahead has ended: its threads call grid_wait; sm_90a */
 };
 
 /* LAUNCH(kernel, shape, stream, args...): starts a grid. Arguments are copied, as the kernel declares them; a kernel

@@ -407,6 +407,7 @@ Test(launches, limits_are_the_machines)
     EXPECT_LIMIT(SIM_SM_90, "cluster has 16 CTAs", launch.grid[0] = launch.cluster[0] = 16);
     EXPECT_LIMIT(SIM_SM_90, "clusters of 2 do not divide", launch.grid[0] = 3; launch.cluster[0] = 2);
     EXPECT_LIMIT(SIM_SM_80, "need sm_90", launch.grid[0] = launch.cluster[0] = 2);
+    EXPECT_LIMIT(SIM_SM_80, "begin early", launch.begins_early = true);
     EXPECT_LIMIT(SIM_SM_90, "follows at most", launch.grid[0] = launch.cluster[0] = 4; launch.block[0] = 1024);
 }
 
