@@ -161,7 +161,8 @@ KERNEL(REGISTER_THREADS, 1) void registers_kernel(registers_out *out)
     out->x[thread_x()] = 3 * thread_x();
 }
 
-/* The last CTA's numbers are made into the first's: none of a launch can do without all of the one ahead. */
+/* The last CTA's numbers are made into the first's: none of a launch can do without all of the one ahead. Its CTAs
+ * have exited: what may be late on the chip is their writes. */
 KERNEL(ROW_THREADS, 1) void row_kernel(row_out *out, int launch)
 {
     const unsigned n = block_x() * ROW_THREADS + thread_x(), last = ROW_CTAS * ROW_THREADS - 1;
