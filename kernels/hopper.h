@@ -27,26 +27,40 @@ struct short_shape {
 
 /* How CTAs share items 0 .. items - 1. As many as the GPU has places for stay and take `rounds` each: all items, if
  * those are few. SMs do not keep pace with each other: of many equal shares the first end after 0.8 of the last one's
- * time. So the last eighth is left to other CTAs, each of which takes PIECE neighbouring items in the first place that
- * becomes free. */
+ * time. So the last eighth is left to other CTAs, each of which takes a piece of neighbouring items in the first place
+ * that becomes free.
+ *
+ * CTAs that drift apart ask for memory that lies far apart, which is slower. A kernel that waits for memory has them take
+ * few rounds, in waves of as many CTAs as there are places: the next wave's, too, take what becomes free, and items are
+ * begun in their order. */
 struct work {
-    uint32_t items, staying, rounds;
+    uint32_t items, staying, rounds, waves;
+    uint32_t piece; /* items of a CTA that comes after the waves */
+    struct divisor by_staying;
 };
-constexpr unsigned FEW_ROUNDS = 64, PIECE = 4;
+constexpr unsigned FEW_ROUNDS = 64, MOST_PIECE = 4;
+constexpr int64_t ALL_ROUNDS = UINT32_MAX;
 
-/* On the host. places: CTAs that the GPU has room for; 0 is taken for 1. `items` of them: a CTA for each. */
-static inline work divide_work(int64_t items, int64_t places)
+/* On the host. places: CTAs that the GPU has room for; 0 is taken for 1. `items` of them: a CTA for each. most_rounds:
+ * of many items. */
+static inline work divide_work(int64_t items, int64_t places, int64_t most_rounds)
 {
     const int64_t staying = places < 1 ? 1 : places < items ? places : items;
-    int64_t rounds = (items + staying - 1) / staying;
-    if (rounds >= FEW_ROUNDS) rounds = items * 7 / (8 * staying);
-    return {static_cast<uint32_t>(items), static_cast<uint32_t>(staying), static_cast<uint32_t>(rounds)};
+    int64_t rounds = (items + staying - 1) / staying, waves = 1;
+    if (rounds >= FEW_ROUNDS) {
+        rounds = items * 7 / (8 * staying);
+        rounds = rounds < most_rounds ? rounds : most_rounds;
+        waves = items / (staying * rounds);
+    }
+    return {static_cast<uint32_t>(items), static_cast<uint32_t>(staying), static_cast<uint32_t>(rounds),
+            static_cast<uint32_t>(waves), static_cast<uint32_t>(rounds < MOST_PIECE ? rounds : MOST_PIECE),
+            divisor_of(staying)};
 }
 
 static inline unsigned ctas_of(const work &w)
 {
-    const uint32_t taken = w.staying * w.rounds;
-    return w.staying + (taken < w.items ? (w.items - taken + PIECE - 1) / PIECE : 0);
+    const uint32_t staying = w.staying * w.waves, taken = staying * w.rounds;
+    return staying + (taken < w.items ? (w.items - taken + w.piece - 1) / w.piece : 0);
 }
 
 /* Items first, first + step, ... below end. */
@@ -56,10 +70,11 @@ struct share {
 
 DEVICE share share_of(const work &w, unsigned cta)
 {
-    const bool stays = cta < w.staying;
-    const unsigned step = stays ? w.staying : 1;
-    const unsigned first = stays ? cta : w.staying * w.rounds + (cta - w.staying) * PIECE;
-    const unsigned end = first + (stays ? w.rounds : PIECE) * step;
+    const unsigned wave = quotient(cta, w.by_staying), of_waves = w.staying * w.waves;
+    const bool stays = wave < w.waves;
+    const unsigned step = stays ? w.staying : 1, count = stays ? w.rounds : w.piece;
+    const unsigned first = stays ? cta + wave * w.staying * (count - 1) : of_waves * w.rounds + (cta - of_waves) * count;
+    const unsigned end = first + count * step;
     return {first, step, end < w.items ? end : w.items};
 }
 

@@ -5,7 +5,8 @@
  *
  * Takes what short_backward_hopper.cu does, of at most 64 query rows and keys and heads of at most 256 features.
  *
- * Grid    x: problems, one for each sequence and head, or pairs of them
+ * Grid    x: problems, one for each sequence and head, or pairs of them. They may come before the launch ahead has ended
+ *         (grid_wait)
  * Block   a warpgroup: two problems of at most 32 rows and keys, or one. Its 64 query rows make s, p, dp, ds and dq;
  *         its 64 keys dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; p and ds in two parts of 16 bits, both at once or one after the
@@ -269,6 +270,7 @@ KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT b
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
     card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
+    grid_wait();
     const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS, problem = block_x() * PROBLEMS + place;
     if constexpr (WHOLE) {
         take_problems<T, shape, true>(p, q, whole_card(p, problem));
@@ -290,7 +292,7 @@ int launch(const backward_params &p, void *stream)
     const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), 1, 1},
                                {THREADS, 1, 1}, {1, 1, 1},
                                shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
-                               shape::CTAS};
+                               shape::CTAS, true};
     if (are_whole<shape>(p) && problems % shape::PROBLEMS == 0) /* pairs, where they come in pairs, are full */
         return LAUNCH((short_backward_64_kernel<T, shape, true>), grid, stream, p);
     return LAUNCH((short_backward_64_kernel<T, shape, false>), grid, stream, p);

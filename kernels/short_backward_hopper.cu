@@ -7,7 +7,8 @@
  * head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta is
  * another kernel's, and so are heads of at most 32 features in bf16: short_backward_scaled.cu's.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They
+ *         may come before the launch ahead has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; ds, then p, of all rows and keys in two parts of 16 bits: 64 KB, of
  *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are; barriers
@@ -36,6 +37,7 @@ template <int DIM>
 struct layout {
     static constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
     static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* of an SM: as many as shared memory allows */
+    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many whole problems, by maps; short.md */
     static constexpr bool HAS_ROOM = CTAS == 1;    /* for a fifth tile; in registers */
     static constexpr bool SHARES_V = DIM == 64;    /* with a part of ds, and then of p */
     static constexpr int TILES = HAS_ROOM ? 5 : SHARES_V ? 3 : 4;
@@ -392,6 +394,7 @@ void short_backward_hopper_kernel(const GRID_CONSTANT backward_params p, const G
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory<DIM> &m = *reinterpret_cast<shared_memory<DIM> *>(shared);
+    grid_wait();
     constexpr kind KIND = ARE_WHOLE ? ALL_WHOLE : ANY;
     constexpr bool HAS_ROOM = layout<DIM>::HAS_ROOM;
     const kernel_state<DIM, KIND> state = {p, maps, m};
@@ -436,7 +439,7 @@ template <typename T, int DIM, bool ARE_WHOLE>
 int launch(const backward_params &p, const work &by_ctas, const tile_maps<ARE_WHOLE> &maps, void *stream)
 {
     const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
-                               sizeof(shared_memory<DIM>), THREADS, layout<DIM>::CTAS};
+                               sizeof(shared_memory<DIM>), THREADS, layout<DIM>::CTAS, true};
     return LAUNCH((short_backward_hopper_kernel<T, DIM, ARE_WHOLE>), grid, stream, p, maps, by_ctas);
 }
 
@@ -496,13 +499,14 @@ template <typename T, int DIM>
 int launch_tile(const backward_params &p, void *stream)
 {
     const int64_t problems = p.forward.batch * p.forward.num_heads_q, sms = launch_num_sms(stream);
-    const work by_ctas = divide_work(problems, sms * layout<DIM>::CTAS);
+    const int64_t places = sms * layout<DIM>::CTAS;
     if (are_whole<operand<DIM>>(p)) {
         if (problems <= sms) return KERNEL_SYMBOL(short_backward_few)(&p, stream);
-        const tile_maps<true> *const maps = by_ctas.rounds > 1 ? find_maps<DIM>(p) : nullptr;
+        const tile_maps<true> *const maps = problems > places ? find_maps<DIM>(p) : nullptr;
+        const work by_ctas = divide_work(problems, places, layout<DIM>::ROUNDS);
         if (maps != nullptr) return launch<T, DIM, true>(p, by_ctas, *maps, stream);
     }
-    return launch<T, DIM, false>(p, by_ctas, {}, stream);
+    return launch<T, DIM, false>(p, divide_work(problems, places, ALL_ROUNDS), {}, stream);
 }
 
 template <typename T>

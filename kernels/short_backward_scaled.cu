@@ -16,7 +16,8 @@
  * feature, the median of three rows, close to what most rows have in common, and no single outlier; of fewer than 49
  * keys it is 0.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They
+ *         may come before the launch ahead has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys; dq on its way
  *         out: 112 KB; what warps tell each other of the next problem, and cards: where problems' rows are
@@ -380,6 +381,7 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
+    grid_wait();
     lane_rows rows;
     if (ALL_WHOLE) {
         const share all = own_share(by_ctas);
@@ -503,8 +505,10 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
 template <bool ALL_WHOLE>
 int launch(const backward_params &p, void *stream)
 {
-    const work by_ctas = divide_work(p.forward.batch * p.forward.num_heads_q, launch_num_sms(stream) * 2);
-    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, sizeof(shared_memory), THREADS, 2};
+    const int64_t problems = p.forward.batch * p.forward.num_heads_q;
+    const work by_ctas = divide_work(problems, launch_num_sms(stream) * 2, ALL_ROUNDS);
+    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+                               sizeof(shared_memory), THREADS, 2, true};
     return LAUNCH(short_backward_scaled_kernel<ALL_WHOLE>, grid, stream, p, by_ctas);
 }
 

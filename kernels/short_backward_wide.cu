@@ -5,7 +5,7 @@
  *
  * Takes what short_backward_hopper.cu does, of heads of 129 .. 256 features: the numbers are computed as there.
  *
- * Grid    x: problems, one for each sequence and head
+ * Grid    x: problems, one for each sequence and head. They may come before the launch ahead has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k and dout, as wgmma reads them; v, half of its features at once, then results on their way out; a card:
  *         where the problem's rows are
@@ -127,6 +127,7 @@ KERNEL(THREADS, 1) void short_backward_wide_kernel(const GRID_CONSTANT backward_
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
     card &c = m.of_problem;
+    grid_wait();
     if (warp() == 0) find_card<operand>(p, block_x(), c);
     sync_threads(); /* the card is there */
     if (!c.is_ours) return;
@@ -235,7 +236,7 @@ int launch(const backward_params &p, void *stream)
 {
     const forward_params &f = p.forward;
     const launch_shape grid = {{static_cast<unsigned>(f.batch * f.num_heads_q), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
-                               sizeof(shared_memory), THREADS, 1};
+                               sizeof(shared_memory), THREADS, 1, true};
     return LAUNCH(short_backward_wide_kernel<T>, grid, stream, p);
 }
 

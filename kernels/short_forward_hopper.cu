@@ -7,7 +7,7 @@
  * every key in use. Of 65 rows or keys and more, heads of bf16 and at most 32 features are short_forward_scaled.cu's.
  *
  * Grid    x: problems, one for each sequence and query head, or pairs of them; of 32 features CTAs stay, and take one
- *         after the other (own_share)
+ *         after the other (own_share). They may come before the launch ahead has ended (grid_wait)
  * Block   a warpgroup: two problems of at most 32 rows and keys; or one, its rows 0 .. 63, then, if there are any, the
  *         others
  * Shared  q, k and v, as wgmma reads them, twice for CTAs that stay; o in the place of q; cards: where the problems'
@@ -34,6 +34,10 @@ constexpr int MIN_BLOCKS = shape::DIM > 64 ? (shape::KEYS > 64 ? 2 : 3)
 /* Places for q, k and v: in the second, the next problems' are loaded. */
 template <typename shape>
 constexpr unsigned STAGES = shape::DIM <= 32 ? 2 : 1;
+
+/* Of many whole items, those of a CTA that stays: as few as hide loads, where memory is waited for. */
+template <typename shape>
+constexpr int64_t ROUNDS = shape::KEYS > 64 ? ALL_ROUNDS : 2;
 
 /* Of what a lane has of a product of all rows and both problems: its own problem's part. */
 template <typename shape, int COUNT>
@@ -137,6 +141,7 @@ void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p, const wor
     constexpr bool MAY_BE_NEAR = shape::KEYS == MOST_KEYS;
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory<shape> &m = *reinterpret_cast<shared_memory<shape> *>(shared);
+    grid_wait();
     const share own = own_share(by_ctas);
     const unsigned place = PROBLEMS == 1 ? 0 : warp() / (THREADS / 32 / PROBLEMS); /* of the warp's problem */
     const unsigned step = own.step * PROBLEMS, end = own.end * PROBLEMS;
@@ -194,27 +199,18 @@ void short_forward_hopper_kernel(const GRID_CONSTANT forward_params p, const wor
     }
 }
 
-/* Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's then: sequences
- * of one length have one kernel. */
-template <typename shape>
-bool are_whole(const forward_params &p)
-{
-    return p.cu_seqlens_q == nullptr && p.seqused_q == nullptr && p.seqused_k == nullptr &&
-           p.seqlen_q == shape::KEYS && p.seqlen_k == shape::KEYS && p.head_dim == shape::DIM &&
-           p.head_dim_v == shape::DIM && (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0 &&
-           p.batch * p.num_heads_q % shape::PROBLEMS == 0;
-}
-
 template <typename T, int DIM, int KEYS>
 int launch(const forward_params &p, void *stream)
 {
     using shape = short_shape<DIM, KEYS>;
     const int64_t problems = p.batch * p.num_heads_q;
     const int64_t items = (problems + shape::PROBLEMS - 1) / shape::PROBLEMS;
-    const work by_ctas = divide_work(items, STAGES<shape> == 1 ? items : launch_num_sms(stream) * MIN_BLOCKS<shape>);
+    const bool is_whole = are_whole<shape>(p);
+    const int64_t places = STAGES<shape> == 1 ? items : launch_num_sms(stream) * MIN_BLOCKS<shape>;
+    const work by_ctas = divide_work(items, places, is_whole ? ROUNDS<shape> : ALL_ROUNDS);
     const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
-                               sizeof(shared_memory<shape>), THREADS, MIN_BLOCKS<shape>};
-    if (are_whole<shape>(p)) return LAUNCH((short_forward_hopper_kernel<T, shape, true>), grid, stream, p, by_ctas);
+                               sizeof(shared_memory<shape>), THREADS, MIN_BLOCKS<shape>, true};
+    if (is_whole) return LAUNCH((short_forward_hopper_kernel<T, shape, true>), grid, stream, p, by_ctas);
     return LAUNCH((short_forward_hopper_kernel<T, shape, false>), grid, stream, p, by_ctas);
 }
 

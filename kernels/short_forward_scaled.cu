@@ -8,7 +8,8 @@
  * instructions that make 16 bits of a weight. What p is multiplied with must be fp16, too: v, multiplied by a power of
  * two as scaled.h has it, and o by the inverse one.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share)
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They
+ *         may come before the launch ahead has ended (grid_wait)
  * Block   a warpgroup: rows 0 .. 63, then, if there are any, the others
  * Shared  q, k and v, as wgmma reads them, of two problems; o in the place of q; cards: where the problems' rows are,
  *         which launches of nothing but whole problems do without; what warps tell each other of v and of the weights
@@ -141,6 +142,7 @@ void short_forward_scaled_kernel(const GRID_CONSTANT forward_params p, const wor
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
+    grid_wait();
     const share own = own_share(by_ctas);
     unsigned first = own.first;
     if (ALL_WHOLE) {
@@ -194,9 +196,9 @@ void short_forward_scaled_kernel(const GRID_CONSTANT forward_params p, const wor
 template <bool ALL_WHOLE>
 int launch(const forward_params &p, void *stream)
 {
-    const work by_ctas = divide_work(p.batch * p.num_heads_q, launch_num_sms(stream) * MIN_BLOCKS);
+    const work by_ctas = divide_work(p.batch * p.num_heads_q, launch_num_sms(stream) * MIN_BLOCKS, ALL_ROUNDS);
     const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
-                               sizeof(shared_memory), THREADS, MIN_BLOCKS};
+                               sizeof(shared_memory), THREADS, MIN_BLOCKS, true};
     return LAUNCH(short_forward_scaled_kernel<ALL_WHOLE>, grid, stream, p, by_ctas);
 }
 
@@ -205,8 +207,5 @@ int launch(const forward_params &p, void *stream)
 extern "C" int KERNEL_SYMBOL(short_forward_scaled)(const struct forward_params *p, void *stream)
 {
     if (p->batch == 0) return 0;
-    const bool may_vary = p->cu_seqlens_q != nullptr || p->seqused_q != nullptr || p->seqused_k != nullptr;
-    const bool are_whole = !may_vary && p->seqlen_q == KEYS && p->seqlen_k == KEYS && p->head_dim == DIM &&
-                           p->head_dim_v == DIM && (p->q.by_eight & p->k.by_eight & p->v.by_eight & p->o.by_eight) != 0;
-    return are_whole ? launch<true>(*p, stream) : launch<false>(*p, stream);
+    return are_whole<operand>(*p) ? launch<true>(*p, stream) : launch<false>(*p, stream);
 }

@@ -5,9 +5,11 @@
  * Takes what short_forward_hopper.cu does of 65 .. 128 rows or keys, of heads of 129 .. 256 features: the numbers are
  * computed as there, with the maximum of all keys.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and query head, after the other (own_share)
+ * Grid    x: CTAs that stay; each takes ROUNDS problems, sequences and query heads, one after the other (own_share).
+ *         They may come before the launch ahead has ended (grid_wait)
  * Block   three warpgroups: rows 0 .. 63 of a problem, rows 64 .. 127, and one that loads: two warps q and k, two v
- * Shared  q, k and v, as wgmma reads them; o on its way out; cards: where problems' rows are
+ * Shared  q, k and v, as wgmma reads them; o on its way out; cards: where problems' rows are, which launches of nothing
+ *         but whole problems do without
  * Phases  of rows: wait for q and k; s = q k^T; give q and k back; softmax; wait for v; o = p v; give v back; write o
  *
  * What is given back is loaded again, for the next problem, while rows go on with the rest: memory never waits. All that
@@ -23,6 +25,13 @@ enum { REGISTERS_OF_ROWS = 224, REGISTERS_OF_LOADS = 56 };
 
 enum { DIM = 256, KEYS = 128 };
 using operand = short_shape<DIM, KEYS>;
+
+/* Of many whole problems, a CTA's: the first one's loads are waited for, and more would lie farther apart from other
+ * CTAs'. To find cards takes a CTA longer. */
+constexpr int64_t ROUNDS = 3;
+
+/* Named barriers. */
+enum { Q_K_ASKED = 1 }; /* of a CTA's first problem */
 
 /* Features of o that are on their way out at once. */
 enum { STAGED = 128 };
@@ -97,28 +106,50 @@ DEVICE void find_next_card(const forward_params &p, const work &by_ctas, unsigne
     next += own.step;
 }
 
-/* q and k of problem after problem. Its first warp finds their cards. */
+/* Whether a CTA has a problem n. ALL_WHOLE: nothing but whole problems is asked for, so that every thread finds by itself
+ * where their rows are, and there are no cards. */
+template <bool ALL_WHOLE>
+DEVICE bool has_problem(const shared_memory &m, const share &own, unsigned n)
+{
+    return ALL_WHOLE ? own.first + n * own.step < own.end : m.cards[n % CARDS].is_ours;
+}
+
+/* Its card, if that is not in shared memory. */
+template <bool ALL_WHOLE>
+DEVICE card found_card(const forward_params &p, const share &own, unsigned n)
+{
+    return ALL_WHOLE ? whole_card<operand>(p, own.first + n * own.step) : card{};
+}
+
+/* q and k of problem after problem. The first warp finds their cards. */
+template <bool ALL_WHOLE>
 DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory &m, unsigned next)
 {
+    const share own = own_share(by_ctas);
     ROLLED for (unsigned n = 0;; ++n) {
         mbarrier_wait(&m.q_free, (n + 1) % 2);
-        const card &c = m.cards[n % CARDS];
-        if (!c.is_ours) return;
+        if (!has_problem<ALL_WHOLE>(m, own, n)) return;
+        const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
         load(m.q, p.q, c.rows[Q], p.head_dim, c.used_q, c.is_whole, thread_x() - FIRST_OF_Q);
         load(m.k, p.k, c.rows[K], p.head_dim, c.used_k, c.is_whole, thread_x() - FIRST_OF_Q);
-        if (warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[(n + 1) % CARDS]);
+        if (n == 0) named_barrier_arrive(Q_K_ASKED, 2 * LOADERS);
+        if (!ALL_WHOLE && warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[(n + 1) % CARDS]);
         cp_async_wait_all();
         fence_proxy_async_shared();
         arrive(m.q_full); /* with the next card */
     }
 }
 
-DEVICE void load_v(const forward_params &p, shared_memory &m)
+/* A CTA's first v is asked for behind q and k, which are waited for first. */
+template <bool ALL_WHOLE>
+DEVICE void load_v(const forward_params &p, const work &by_ctas, shared_memory &m)
 {
+    const share own = own_share(by_ctas);
     ROLLED for (unsigned n = 0;; ++n) {
         mbarrier_wait(&m.v_free, (n + 1) % 2);
-        const card &c = m.cards[n % CARDS];
-        if (!c.is_ours) return;
+        if (!has_problem<ALL_WHOLE>(m, own, n)) return;
+        const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
+        if (n == 0) named_barrier_sync(Q_K_ASKED, 2 * LOADERS);
         load(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, c.is_whole, thread_x() - FIRST_OF_V);
         cp_async_wait_all();
         fence_proxy_async_shared();
@@ -163,16 +194,18 @@ DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, 
 }
 
 /* Rows first .. first + 63 of a problem after the other. */
-template <typename T>
-DEVICE void take_problems(const forward_params &p, shared_memory &m)
+template <typename T, bool ALL_WHOLE>
+DEVICE void take_problems(const forward_params &p, const work &by_ctas, shared_memory &m)
 {
+    const share own = own_share(by_ctas);
     const int first = static_cast<int>(warp() * 16 / ROWS * ROWS);
-    ROLLED for (unsigned n = 0; m.cards[n % CARDS].is_ours; ++n) {
-        const card &c = m.cards[n % CARDS];
+    ROLLED for (unsigned n = 0;; ++n) {
+        if (!has_problem<ALL_WHOLE>(m, own, n)) return;
+        const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
         const unsigned parity = n % 2;
         if (first < c.seqlen_q) {
             take_rows<T>(p, m, c, parity);
-            write_empty_rows<FINDER>(p, c, KEYS);
+            if (!ALL_WHOLE) write_empty_rows<FINDER>(p, c, KEYS);
         } else { /* q, k and v are the others' */
             mbarrier_wait(&m.q_full, parity);
             arrive(m.q_free);
@@ -182,38 +215,42 @@ DEVICE void take_problems(const forward_params &p, shared_memory &m)
     }
 }
 
-template <typename T>
+template <typename T, bool ALL_WHOLE>
 KERNEL(THREADS, 1) void short_forward_wide_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
+    grid_wait();
     unsigned next = own_share(by_ctas).first;
-    if (warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[0]);
+    if (!ALL_WHOLE && warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[0]);
     if (thread_x() == 0) {
         mbarrier_init(&m.q_full, LOADERS / 32), mbarrier_init(&m.q_free, FIRST_OF_Q / 32);
         mbarrier_init(&m.v_full, LOADERS / 32), mbarrier_init(&m.v_free, FIRST_OF_Q / 32);
     }
-    if (p.head_dim < DIM || p.head_dim_v < DIM) {
+    if (!ALL_WHOLE && (p.head_dim < DIM || p.head_dim_v < DIM)) {
         clear(m);
         fence_proxy_async_shared();
     }
     sync_threads(); /* the first card, the barriers and zeros are there */
     if (thread_x() < FIRST_OF_Q) {
         setmaxnreg_inc<REGISTERS_OF_ROWS>();
-        take_problems<T>(p, m);
+        take_problems<T, ALL_WHOLE>(p, by_ctas, m);
     } else {
         setmaxnreg_dec<REGISTERS_OF_LOADS>();
-        if (thread_x() < FIRST_OF_V) load_q_k(p, by_ctas, m, next);
-        else load_v(p, m);
+        if (thread_x() < FIRST_OF_V) load_q_k<ALL_WHOLE>(p, by_ctas, m, next);
+        else load_v<ALL_WHOLE>(p, by_ctas, m);
     }
 }
 
 template <typename T>
 int launch(const forward_params &p, void *stream)
 {
-    const work by_ctas = divide_work(p.batch * p.num_heads_q, launch_num_sms(stream));
-    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, sizeof(shared_memory), THREADS, 1};
-    return LAUNCH(short_forward_wide_kernel<T>, grid, stream, p, by_ctas);
+    const bool is_whole = are_whole<operand>(p);
+    const work by_ctas = divide_work(p.batch * p.num_heads_q, launch_num_sms(stream), is_whole ? ROUNDS : ALL_ROUNDS);
+    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+                               sizeof(shared_memory), THREADS, 1, true};
+    if (is_whole) return LAUNCH((short_forward_wide_kernel<T, true>), grid, stream, p, by_ctas);
+    return LAUNCH((short_forward_wide_kernel<T, false>), grid, stream, p, by_ctas);
 }
 
 } // namespace

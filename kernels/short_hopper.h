@@ -59,6 +59,17 @@ DEVICE card whole_card(const forward_params &p, unsigned problem)
     return c;
 }
 
+/* On the host. Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's
+ * then: sequences of one length have one kernel. */
+template <typename shape>
+static inline bool are_whole(const forward_params &p)
+{
+    return p.cu_seqlens_q == nullptr && p.seqused_q == nullptr && p.seqused_k == nullptr &&
+           p.seqlen_q == shape::KEYS && p.seqlen_k == shape::KEYS && p.head_dim == shape::DIM &&
+           p.head_dim_v == shape::DIM && (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0 &&
+           p.batch * p.num_heads_q % shape::PROBLEMS == 0;
+}
+
 /* q, k and v of a CTA's problems, one after the other, each thread its part of one, c's. is_ours: one of them is this
  * launch's. */
 template <typename shape, int THREADS>

@@ -182,6 +182,8 @@ static const struct long_case {
     {"128 rows, ragged, width 128", 3, 128, 110, 96, 128, -1, -1, FEATURE(RAGGED)},
     {"128 rows, ragged, width 256", 3, 128, 110, 168, 256, -1, -1, FEATURE(RAGGED)},
     {"128 rows, width 256, whole tiles", 1, 128, 128, 256, 256, -1, -1, NO_GROUP},
+    {"128 rows, more problems than SMs, width 256", 3, 128, 128, 256, 256, -1, -1, NO_GROUP},
+    {"128 rows, ragged, whole tiles first, width 256", 2, 128, 128, 256, 256, -1, -1, FEATURE(RAGGED) | NO_GROUP},
     {"200 rows, few in use, width 256, no group", 2, 200, 140, 136, 100, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
     {"128 rows, ragged, width 256, no group", 2, 128, 110, 200, 129, -1, -1, FEATURE(RAGGED) | NO_GROUP},
     {"120 rows, causal", 2, 120, 110, 32, 32, -1, 0, FEATURE(SINK)},
