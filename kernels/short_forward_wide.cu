@@ -5,16 +5,16 @@
  * Takes what short_forward_hopper.cu does of 65 .. 128 rows or keys, of heads of 129 .. 256 features: the numbers are
  * computed as there, with the maximum of all keys.
  *
- * Grid    x: CTAs that stay; each takes ROUNDS problems, sequences and query heads, one after the other (own_share).
- *         They may come before the launch ahead has ended (grid_wait)
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and query head, after the other (own_share), few where
+ *         there are many whole ones. They may come before the launch ahead has ended (grid_wait)
  * Block   three warpgroups: rows 0 .. 63 of a problem, rows 64 .. 127, and one that loads: two warps q and k, two v
  * Shared  q, k and v, as wgmma reads them; o on its way out; cards: where problems' rows are, which launches of nothing
  *         but whole problems do without
  * Phases  of rows: wait for q and k; s = q k^T; give q and k back; softmax; wait for v; o = p v; give v back; write o
  *
  * What is given back is loaded again, for the next problem, while rows go on with the rest: memory never waits. All that
- * threads wait for is an mbarrier's; two problems that follow one another have its two phases. kernels/short.md has the
- * figures. */
+ * threads wait for from problem to problem is an mbarrier's; two that follow one another have its two phases.
+ * kernels/short.md has the figures. */
 #include "kernels/short_hopper.h"
 
 namespace {
