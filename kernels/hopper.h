@@ -30,9 +30,9 @@ struct short_shape {
  * time. So the last eighth is left to other CTAs, each of which takes a piece of neighbouring items in the first place
  * that becomes free.
  *
- * CTAs that drift apart ask for memory that lies far apart, which is slower. A kernel that waits for memory has them take
- * few rounds, in waves of as many CTAs as there are places: the next wave's, too, take what becomes free, and items are
- * begun in their order. */
+ * CTAs that drift apart ask for memory that lies far apart, which is slower. A kernel that waits for memory has them
+ * take few rounds, in waves of as many CTAs as there are places: the next wave's, too, take what becomes free, and items
+ * are begun in their order. */
 struct work {
     uint32_t items, staying, rounds, waves;
     uint32_t piece; /* items of a CTA that comes after the waves */
@@ -73,7 +73,8 @@ DEVICE share share_of(const work &w, unsigned cta)
     const unsigned wave = quotient(cta, w.by_staying), of_waves = w.staying * w.waves;
     const bool stays = wave < w.waves;
     const unsigned step = stays ? w.staying : 1, count = stays ? w.rounds : w.piece;
-    const unsigned first = stays ? cta + wave * w.staying * (count - 1) : of_waves * w.rounds + (cta - of_waves) * count;
+    const unsigned first =
+        stays ? cta + wave * w.staying * (count - 1) : of_waves * w.rounds + (cta - of_waves) * count;
     const unsigned end = first + count * step;
     return {first, step, end < w.items ? end : w.items};
 }

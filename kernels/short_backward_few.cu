@@ -199,7 +199,7 @@ KERNEL(THREADS, 1) void short_backward_few_kernel(const GRID_CONSTANT backward_p
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     few_memory<DIM> &m = *reinterpret_cast<few_memory<DIM> *>(shared);
-    if (warp() < PAIR / 32) {
+    if (warp() < PAIR / 32) { /* registers change hands while the launch ahead ends */
         setmaxnreg_inc<REGISTERS_OF_ROWS>();
         grid_wait();
         take_rows<T, DIM>(p, m);

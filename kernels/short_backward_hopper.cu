@@ -7,8 +7,8 @@
  * head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta is
  * another kernel's, and so are heads of at most 32 features in bf16: short_backward_scaled.cu's.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They
- *         may come before the launch ahead has ended (grid_wait)
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the launch ahead has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; ds, then p, of all rows and keys in two parts of 16 bits: 64 KB, of
  *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are; barriers
@@ -37,7 +37,7 @@ template <int DIM>
 struct layout {
     static constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
     static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* of an SM: as many as shared memory allows */
-    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many whole problems, by maps; short.md */
+    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many whole problems, where there are maps */
     static constexpr bool HAS_ROOM = CTAS == 1;    /* for a fifth tile; in registers */
     static constexpr bool SHARES_V = DIM == 64;    /* with a part of ds, and then of p */
     static constexpr int TILES = HAS_ROOM ? 5 : SHARES_V ? 3 : 4;

@@ -16,8 +16,8 @@
  * feature, the median of three rows, close to what most rows have in common, and no single outlier; of fewer than 49
  * keys it is 0.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They
- *         may come before the launch ahead has ended (grid_wait)
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the launch ahead has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys; dq on its way
  *         out: 112 KB; what warps tell each other of the next problem, and cards: where problems' rows are

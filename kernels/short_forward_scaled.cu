@@ -8,8 +8,8 @@
  * instructions that make 16 bits of a weight. What p is multiplied with must be fp16, too: v, multiplied by a power of
  * two as scaled.h has it, and o by the inverse one.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They
- *         may come before the launch ahead has ended (grid_wait)
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the launch ahead has ended (grid_wait)
  * Block   a warpgroup: rows 0 .. 63, then, if there are any, the others
  * Shared  q, k and v, as wgmma reads them, of two problems; o in the place of q; cards: where the problems' rows are,
  *         which launches of nothing but whole problems do without; what warps tell each other of v and of the weights

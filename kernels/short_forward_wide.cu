@@ -26,8 +26,8 @@ enum { REGISTERS_OF_ROWS = 224, REGISTERS_OF_LOADS = 56 };
 enum { DIM = 256, KEYS = 128 };
 using operand = short_shape<DIM, KEYS>;
 
-/* Of many whole problems, a CTA's: the first one's loads are waited for, and more would lie farther apart from other
- * CTAs'. To find cards takes a CTA longer. */
+/* Problems of a CTA, of many whole ones: with fewer, more loads are a CTA's first, which rows wait for; with more, CTAs
+ * drift farther apart. Where cards must be found, a CTA's beginning costs too much: it stays. */
 constexpr int64_t ROUNDS = 3;
 
 /* Named barriers. */
@@ -106,8 +106,8 @@ DEVICE void find_next_card(const forward_params &p, const work &by_ctas, unsigne
     next += own.step;
 }
 
-/* Whether a CTA has a problem n. ALL_WHOLE: nothing but whole problems is asked for, so that every thread finds by itself
- * where their rows are, and there are no cards. */
+/* Whether a CTA has a problem n. ALL_WHOLE: nothing but whole problems is asked for, so that every thread finds by
+ * itself where their rows are, and there are no cards. */
 template <bool ALL_WHOLE>
 DEVICE bool has_problem(const shared_memory &m, const share &own, unsigned n)
 {
@@ -132,7 +132,10 @@ DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory
         const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
         load(m.q, p.q, c.rows[Q], p.head_dim, c.used_q, c.is_whole, thread_x() - FIRST_OF_Q);
         load(m.k, p.k, c.rows[K], p.head_dim, c.used_k, c.is_whole, thread_x() - FIRST_OF_Q);
-        if (n == 0) named_barrier_arrive(Q_K_ASKED, 2 * LOADERS);
+        if (n == 0) {
+            sync_warp(FULL_WARP); /* lanes past a row's end have come sooner */
+            named_barrier_arrive(Q_K_ASKED, 2 * LOADERS);
+        }
         if (!ALL_WHOLE && warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[(n + 1) % CARDS]);
         cp_async_wait_all();
         fence_proxy_async_shared();
@@ -145,11 +148,11 @@ template <bool ALL_WHOLE>
 DEVICE void load_v(const forward_params &p, const work &by_ctas, shared_memory &m)
 {
     const share own = own_share(by_ctas);
+    if (has_problem<ALL_WHOLE>(m, own, 0)) named_barrier_sync(Q_K_ASKED, 2 * LOADERS);
     ROLLED for (unsigned n = 0;; ++n) {
         mbarrier_wait(&m.v_free, (n + 1) % 2);
         if (!has_problem<ALL_WHOLE>(m, own, n)) return;
         const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
-        if (n == 0) named_barrier_sync(Q_K_ASKED, 2 * LOADERS);
         load(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, c.is_whole, thread_x() - FIRST_OF_V);
         cp_async_wait_all();
         fence_proxy_async_shared();
