@@ -23,6 +23,10 @@ namespace {
 template <int DIM>
 constexpr int ALONE = 8192 / DIM;
 
+/* k and v are read once. To say so is faster where heads are narrow, and slower where they are wide: kernels/cls.md. */
+template <int DIM>
+constexpr bool STREAMS = DIM <= 64;
+
 /* Scores by key, then weights: of one item, or of one a warp. The rest is of teams of four. */
 template <int DIM>
 struct shared_numbers {
@@ -135,7 +139,7 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
     float *const scores = shared.scores + (is_packed(p, ALONE<DIM>) ? warp() * ALONE<DIM> : 0);
 
     chunk now[UNROLLED], next[UNROLLED];
-    load_block<DIM, true>(next, k, keys.own, last);
+    load_block<DIM, STREAMS<DIM>>(next, k, keys.own, last);
     float q[8];
     load_row<T>(q, rows_of<DIM>(p.q, b, s.first_q, head, p.head_dim));
 
@@ -143,8 +147,8 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
     row_terms terms = {-infinity_f32(), 0, last > 0};
     for (int32_t key = keys.own; key < last; key += keys.step) {
         UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
-        if (key + keys.step < last) load_block<DIM, true>(next, k, key + keys.step, last);
-        else load_block<DIM, true>(next, v, keys.own, last);
+        if (key + keys.step < last) load_block<DIM, STREAMS<DIM>>(next, k, key + keys.step, last);
+        else load_block<DIM, STREAMS<DIM>>(next, v, keys.own, last);
         float dots[UNROLLED];
         UNROLL for (int n = 0; n < UNROLLED; ++n) dots[n] = multiply_chunk<T>(q, now[n]);
         sum_of_lanes<DIM>(dots);
@@ -169,7 +173,7 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
     float o[8] = {};
     for (int32_t key = keys.own; key < last; key += keys.step) {
         UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
-        if (key + keys.step < last) load_block<DIM, true>(next, v, key + keys.step, last);
+        if (key + keys.step < last) load_block<DIM, STREAMS<DIM>>(next, v, key + keys.step, last);
         UNROLL for (int n = 0; n < UNROLLED; ++n) {
             const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
             if (PLAIN) {
@@ -229,10 +233,10 @@ KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void cls_forward_whole_kernel(const forward_
     constexpr int32_t KEYS = BLOCKS * BLOCK<DIM>;
     const lane_rows k = whole_rows<DIM>(p.k, b, head_kv), v = whole_rows<DIM>(p.v, b, head_kv);
     chunk of_k[BLOCKS][UNROLLED], of_v[BLOCKS][UNROLLED];
-    UNROLL for (int i = 0; i < BLOCKS; ++i) load_block<DIM, true>(of_k[i], k, i * BLOCK<DIM>, KEYS);
+    UNROLL for (int i = 0; i < BLOCKS; ++i) load_block<DIM, STREAMS<DIM>>(of_k[i], k, i * BLOCK<DIM>, KEYS);
     float q[8];
     load_row<T>(q, whole_rows<DIM>(p.q, b, head));
-    UNROLL for (int i = 0; i < BLOCKS; ++i) load_block<DIM, true>(of_v[i], v, i * BLOCK<DIM>, KEYS);
+    UNROLL for (int i = 0; i < BLOCKS; ++i) load_block<DIM, STREAMS<DIM>>(of_v[i], v, i * BLOCK<DIM>, KEYS);
 
     const float scale = p.softmax_scale * LOG2_E;
     float y[BLOCKS], max = -infinity_f32();

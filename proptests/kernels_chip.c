@@ -266,11 +266,74 @@ static bool batches(void)
     return ok;
 }
 
-/* What is captured may be the first run of a process: kernels that were never loaded. */
+/* ---- many short sequences ---- */
+
+/* Whether each sequence of a batch that is `few` over and over has the bits that it has in `few`, whose results are
+ * there. Inputs and outputs have `times` times the memory. */
+static bool is_alike_over_and_over(const struct sample *few, int64_t times)
+{
+    struct attest_problem p = few->problem;
+    struct attest_backward_args args = few->device;
+    struct attest_plan *plan = NULL;
+    char *memory[SAMPLE_MAX_MEMORY] = {NULL};
+    p.batch *= times;
+    bool ok = attest_plan_create(&p, &plan) == ATTEST_OK;
+    for (int i = 0; i < few->num_memory && ok; ++i) {
+        const struct sample_memory *const m = &few->memory[i];
+        ok = (memory[i] = cuda_allocate((size_t)times * m->bytes)) != NULL;
+        memcpy((char *)&args + m->in_args, &memory[i], sizeof memory[i]);
+        if (ok && m->is_output) ok = cuda_fill(memory[i], 0xff, (size_t)times * m->bytes) == 0;
+        for (int64_t t = 0; t < times && ok && !m->is_output; ++t)
+            ok = cuda_copy_in(memory[i] + (size_t)t * m->bytes, m->host, m->bytes) == 0;
+    }
+    ok = ok && attest_run_forward(plan, &args.forward, NULL, 0, NULL) == ATTEST_OK &&
+         attest_run_backward(plan, &args, NULL, 0, NULL) == ATTEST_OK;
+    if (!ok) printf("  not run: %s\n", attest_last_error());
+    for (int i = 0; i < few->num_memory && ok; ++i) {
+        const struct sample_memory *const m = &few->memory[i];
+        char *const got = malloc(m->bytes);
+        if (got == NULL) abort();
+        for (int64_t t = 0; t < times && ok && m->is_output; ++t) {
+            ok = cuda_copy_out(got, memory[i] + (size_t)t * m->bytes, m->bytes) == 0 &&
+                 memcmp(got, m->host, m->bytes) == 0;
+            if (!ok) printf("  %s of sequences from %" PRId64 " on has other bits\n", m->kind->name, t * few->shape.batch);
+        }
+        free(got);
+    }
+    for (int i = 0; i < few->num_memory; ++i) cuda_release(memory[i]);
+    attest_plan_destroy(plan);
+    return ok;
+}
+
+/* Of CTAs that stay, more than 64 rounds of all that a GPU of 132 SMs has places for, the last one not full: kernels
+ * begin them in waves, or leave the last ones to whoever has time. */
+static bool many(void)
+{
+    static const struct {
+        int32_t dtype;
+        int64_t seqlen, head_dim, problems;
+    } launches[] = {{ATTEST_BF16, 32, 32, 64 * 132 * 12}, {ATTEST_BF16, 64, 32, 64 * 132 * 6},
+                    {ATTEST_BF16, 128, 32, 64 * 132 * 4}, {ATTEST_BF16, 128, 64, 64 * 132 * 2},
+                    {ATTEST_BF16, 128, 128, 64 * 132},    {ATTEST_FP16, 128, 256, 64 * 132}};
+    bool ok = true;
+    for (size_t n = 0; n < sizeof launches / sizeof *launches && ok; ++n) {
+        struct sample_shape s = shape_of(launches[n].dtype, launches[n].seqlen, launches[n].head_dim, 0);
+        struct sample c;
+        s.batch = 7, s.heads_q = s.heads_kv = 5;
+        ok = sample_open(&c, &machine_of_cuda, &s, 0) && run(&c, NULL) &&
+             is_alike_over_and_over(&c, launches[n].problems / (s.batch * s.heads_q) + 1);
+        if (!ok) print_shape(&s), printf("\n");
+        sample_close(&c);
+    }
+    return ok;
+}
+
+/* What is captured may be the first run of a process: kernels that were never loaded. Two runs: kernels that may begin
+ * before the one ahead has ended do so in a graph, too. */
 static bool graph_of(struct sample *c, void *stream)
 {
     bool ok = sample_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_begin_capture(stream) == 0 &&
-              sample_queue(c, stream);
+              sample_queue(c, stream) && sample_queue(c, stream);
     void *const graph = cuda_end_capture(stream);
     ok = ok && graph != NULL && run(c, NULL);
     char *const direct = ok ? sample_results(c) : NULL;
@@ -503,6 +566,7 @@ static const struct {
     {"merges", "so are merges of many rows", merges, true, 0},
     {"repeats", "a hundred repeats give the same bits while another kernel loads the GPU", repeats, true, 0},
     {"batches", "a sequence gives the same bits alone and in its batch", batches, true, 0},
+    {"many", "so it does among ten thousands of short ones", many, false, 0},
     {"invisible", "NaN that nobody sees changes no bit", invisible, true, 0},
     {"second", "so does the second GPU of a machine, whichever is the thread's", second_gpu, false, 2},
     {"far", "strides past 2^31 elements change no bit", far_apart, false, 0},
