@@ -17,8 +17,10 @@
  * No phase of a CTA hides another's latency: several CTAs share an SM. Where p and ds have one place, dv is done before
  * ds is stored there. Results lie, on their way to memory, in a tile that nobody reads any more. p and ds have two
  * parts of 16 bits, as in short_backward.cu. A launch of nothing but whole problems has an instance of its own, without
- * cards. kernels/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
+ * cards; where they are many, another, whose rows come by tensor maps. kernels/short.md has the figures,
+ * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_hopper.h"
+#include "kernels/short_maps.h"
 
 namespace {
 
@@ -39,7 +41,55 @@ struct layout {
     /* Of an SM: as many as registers or shared memory allow. */
     static constexpr int CTAS = DIM > 128 ? 1 : DIM > 64 ? (KEYS > 32 ? 3 : 2) : DIM > 32 ? 4 : 6;
     static constexpr bool HAS_ROOM = DIM > 32; /* in registers, for two products at once */
+    static constexpr bool HAS_MAPS = DIM > 128 || (KEYS == 64 && DIM <= 64); /* elsewhere copies by thread are faster */
 };
+
+/* Problems: those that cards tell of; whole ones, which come by the copies of all threads; those of a launch of nothing
+ * else, which come by boxes that one thread asks for. */
+enum kind { ANY, WHOLE, BY_BOXES };
+
+/* Boxes of a problem's rows: of tiles in their order. */
+enum tile { Q_TILE, K_TILE, DOUT_TILE, V_TILE, TILES };
+template <bool ARE_THERE>
+struct tile_maps {};
+template <>
+struct tile_maps<true> {
+    tensor_map of[TILES];
+};
+
+/* What the boxes of q and k, and those of dout and v, are counted by. */
+struct load_barriers {
+    mbarrier q_k, dout_v;
+};
+
+/* What all of a CTA's threads share. */
+template <kind KIND>
+struct kernel_state {
+    const backward_params &p;
+    const tile_maps<KIND == BY_BOXES> &maps;
+    uint16_t *q;           /* where shared memory begins */
+    load_barriers *loaded; /* of boxes */
+};
+
+/* All of a CTA's rows, by one thread. */
+template <typename shape>
+DEVICE void load_boxes(const kernel_state<BY_BOXES> &state)
+{
+    using operand = typename shape::operand;
+    constexpr unsigned PROBLEMS = shape::PROBLEMS;
+    UNROLL for (int t = 0; t < TILES; ++t) {
+        mbarrier *const loaded = t < DOUT_TILE ? &state.loaded->q_k : &state.loaded->dout_v;
+        if (t % 2 == 0) mbarrier_arrive_expect_tx(loaded, 2 * shape::NUMBERS * 2); /* two tiles */
+        UNROLL for (unsigned n = 0; n < PROBLEMS; ++n) {
+            const divisor &heads = state.p.forward.by_heads_q;
+            const unsigned problem = block_x() * PROBLEMS + n, b = quotient(problem, heads);
+            UNROLL for (int x = 0; x < shape::DIM; x += operand::PANEL)
+                tma_load_4d(state.q + t * shape::NUMBERS + offset<operand>(shape::KEYS * n, static_cast<unsigned>(x)),
+                            &state.maps.of[t], loaded, x, 0, static_cast<int>(problem - b * heads.by),
+                            static_cast<int>(b));
+        }
+    }
+}
 
 /* An operand's rows in use, by all threads. */
 template <typename shape, bool WHOLE>
@@ -139,10 +189,26 @@ DEVICE void write_slice(const row_tensor &t, char *rows, int length, int x, uint
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Of the warp's problem; `q` is where shared memory begins. WHOLE: all of the CTA's are. */
-template <typename T, typename shape, bool WHOLE>
-DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
+/* Until q and k are complete, or the others, and wgmma may read them. */
+template <tile FIRST, kind KIND>
+DEVICE void wait_for_loads(const kernel_state<KIND> &state)
 {
+    if constexpr (KIND == BY_BOXES) {
+        mbarrier_wait(FIRST == Q_TILE ? &state.loaded->q_k : &state.loaded->dout_v, 0);
+    } else {
+        cp_async_wait<FIRST == Q_TILE ? 1 : 0>();
+        fence_proxy_async_shared();
+        sync_threads();
+    }
+}
+
+/* Of the warp's problem. */
+template <typename T, typename shape, kind KIND>
+DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
+{
+    constexpr bool IS_WHOLE = KIND != ANY;
+    const backward_params &p = state.p;
+    uint16_t *const q = state.q;
     constexpr int KEYS = shape::KEYS, PROBLEMS = shape::PROBLEMS;
     using operand = typename shape::operand;
     using slice = typename shape::slice;
@@ -151,28 +217,30 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
     uint16_t *const w_p = shape::OVER_V ? v : v + shape::NUMBERS;
     uint16_t *const w_ds = shape::TOGETHER ? w_p + 2 * shape::PART : w_p;
     uint16_t *const staged = shape::TOGETHER ? v : dout;
-    char *const rows_k = c.rows[K], *const rows_dout = c.rows[DOUT]; /* now: copies may not be passed by reads */
-    char *const rows_v = c.rows[V];
-    load<operand, WHOLE>(q, f.q, c.rows[Q], f.head_dim, c.used_q);
-    load<operand, WHOLE>(k, f.k, rows_k, f.head_dim, c.used_k);
-    cp_async_commit();
-    load<operand, WHOLE>(dout, p.dout, rows_dout, f.head_dim_v, c.used_q);
-    load<operand, WHOLE>(v, f.v, rows_v, f.head_dim_v, c.used_k);
+    if constexpr (KIND == BY_BOXES) {
+        if (thread_x() == 0) load_boxes<shape>(state);
+        sync_threads(); /* the barriers are there */
+    } else {
+        char *const rows_k = c.rows[K], *const rows_dout = c.rows[DOUT]; /* now: copies may not be passed by reads */
+        char *const rows_v = c.rows[V];
+        load<operand, IS_WHOLE>(q, f.q, c.rows[Q], f.head_dim, c.used_q);
+        load<operand, IS_WHOLE>(k, f.k, rows_k, f.head_dim, c.used_k);
+        cp_async_commit();
+        load<operand, IS_WHOLE>(dout, p.dout, rows_dout, f.head_dim_v, c.used_q);
+        load<operand, IS_WHOLE>(v, f.v, rows_v, f.head_dim_v, c.used_k);
+    }
     /* Asked where it is known, too: without a branch here some 30 bytes would spill. */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     float lse[2], delta[2];
-    load_lse(lse, f.lse, c.rows[LSE], own_row<shape>(), WHOLE ? KEYS : c.used_q);
-    cp_async_commit();
-    cp_async_wait<shape::HAS_ROOM ? 1 : 0>();
-    fence_proxy_async_shared();
-    sync_threads(); /* q and k are complete, and wgmma may read them; where p is found before dp, dout and v, too */
+    load_lse(lse, f.lse, c.rows[LSE], own_row<shape>(), IS_WHOLE ? KEYS : c.used_q);
+    if (KIND != BY_BOXES) cp_async_commit();
+    if (shape::HAS_ROOM || KIND == BY_BOXES) wait_for_loads<Q_TILE>(state);
+    if (!shape::HAS_ROOM) wait_for_loads<DOUT_TILE>(state); /* p is found before dp */
 
     float s_of_all[ROWS / 2], dp_of_all[ROWS / 2], weights[KEYS / 2], dp[KEYS / 2];
     multiply_rows<T, operand, ROWS>(s_of_all, descriptor<operand>(q), descriptor<operand>(k));
     if (shape::HAS_ROOM) {
-        cp_async_wait<0>();
-        fence_proxy_async_shared();
-        sync_threads(); /* dout and v, too */
+        wait_for_loads<DOUT_TILE>(state);
         multiply_rows<T, operand, ROWS>(dp_of_all, descriptor<operand>(dout), descriptor<operand>(v));
     }
     wait_for<shape::HAS_ROOM ? 1 : 0>(s_of_all);
@@ -216,7 +284,7 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
     UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
         multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k, KEYS * n));
     if (!shape::TOGETHER)
-        write_slice<shape, WHOLE>(p.dv, c.rows[DV], f.head_dim_v, 0, staged, pairs, c.seqlen_k, c.used_k, c.used_q);
+        write_slice<shape, IS_WHOLE>(p.dv, c.rows[DV], f.head_dim_v, 0, staged, pairs, c.seqlen_k, c.used_k, c.used_q);
     sync_threads(); /* p and ds are complete */
 
     enum { OF_DQ, OF_DK, OF_DV };
@@ -234,68 +302,83 @@ DEVICE void take_problems(const backward_params &p, uint16_t *q, const card &c)
                                                   (next == OF_DK ? q : dout) + next_x * ROWS, n);
         }
         if (of == OF_DQ)
-            write_slice<shape, WHOLE>(p.dq, c.rows[DQ], f.head_dim, x, staged, pairs, c.seqlen_q, c.used_q, c.used_k);
+            write_slice<shape, IS_WHOLE>(p.dq, c.rows[DQ], f.head_dim, x, staged, pairs, c.seqlen_q, c.used_q,
+                                         c.used_k);
         else if (of == OF_DK)
-            write_slice<shape, WHOLE>(p.dk, c.rows[DK], f.head_dim, x, staged, pairs, c.seqlen_k, c.used_k, c.used_q);
+            write_slice<shape, IS_WHOLE>(p.dk, c.rows[DK], f.head_dim, x, staged, pairs, c.seqlen_k, c.used_k,
+                                         c.used_q);
         else
-            write_slice<shape, WHOLE>(p.dv, c.rows[DV], f.head_dim_v, x, staged, pairs, c.seqlen_k, c.used_k, c.used_q);
+            write_slice<shape, IS_WHOLE>(p.dv, c.rows[DV], f.head_dim_v, x, staged, pairs, c.seqlen_k, c.used_k,
+                                         c.used_q);
     }
-    if (WHOLE) return;
+    if (IS_WHOLE) return;
     const int row = KEYS + static_cast<int>(warp_first() % KEYS / 16);
     clear_rows<KEYS / 16>(p.dq, c.rows[DQ], f.head_dim, row, c.seqlen_q);
     clear_rows<KEYS / 16>(p.dk, c.rows[DK], f.head_dim, row, c.seqlen_k);
     clear_rows<KEYS / 16>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
 }
 
-/* Of a problem that is whole, and this launch's, as all are. Not for shared memory: of its rows, what is not asked for
- * is not found. */
-DEVICE card whole_card(const backward_params &p, unsigned problem)
+/* Of nothing but whole problems each thread finds by itself where their rows are: until it knows, all that a CTA does
+ * is to wait. */
+template <typename T, typename shape, bool ARE_WHOLE, bool HAS_MAPS>
+KERNEL(THREADS, shape::CTAS)
+void short_backward_64_kernel(const GRID_CONSTANT backward_params p, const GRID_CONSTANT tile_maps<HAS_MAPS> maps)
 {
-    const forward_params &f = p.forward;
-    const unsigned b = quotient(problem, f.by_heads_q), head = problem - b * f.by_heads_q.by;
-    card c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
-    UNROLL for (int n = 0; n <= DV; ++n) {
-        const row_tensor &t = n < DOUT ? (&f.q)[n] : (&p.dout)[n - DOUT];
-        c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + head * t.head) * (n == LSE ? 4 : 2);
-    }
-    return c;
-}
-
-/* WHOLE: nothing but whole problems is asked for, so that every thread finds by itself where their rows are: until it
- * knows, all that a CTA does is to wait. */
-template <typename T, typename shape, bool WHOLE>
-KERNEL(THREADS, shape::CTAS) void short_backward_64_kernel(const GRID_CONSTANT backward_params p)
-{
+    constexpr kind KIND = HAS_MAPS ? BY_BOXES : ARE_WHOLE ? WHOLE : ANY;
     constexpr unsigned PROBLEMS = shape::PROBLEMS, WARPS = shape::KEYS / 16; /* of a problem */
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
     card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
+    load_barriers *const loaded = reinterpret_cast<load_barriers *>(cards); /* where there are no cards */
+    const kernel_state<KIND> state = {p, maps, q, loaded};
+    if (KIND == BY_BOXES && thread_x() == 0) {
+        mbarrier_init(&loaded->q_k, 1);
+        mbarrier_init(&loaded->dout_v, 1);
+        fence_mbarrier_init();
+    }
     grid_wait();
     const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS, problem = block_x() * PROBLEMS + place;
-    if constexpr (WHOLE) {
-        take_problems<T, shape, true>(p, q, whole_card(p, problem));
+    if constexpr (KIND != ANY) {
+        take_problems<T, shape>(state, whole_card(p, problem));
     } else {
         if (warp() % WARPS == 0) find_card<typename shape::operand>(p, problem, cards[place]);
         sync_threads(); /* the cards are there */
         const card &first = cards[0], &last = cards[PROBLEMS - 1];
+        const kernel_state<WHOLE> whole = {p, maps, q, loaded};
         if (!first.is_ours && !last.is_ours) return;
-        if (first.is_whole && last.is_whole) take_problems<T, shape, true>(p, q, cards[place]);
-        else take_problems<T, shape, false>(p, q, cards[place]);
+        if (first.is_whole && last.is_whole) take_problems<T, shape>(whole, cards[place]);
+        else take_problems<T, shape>(state, cards[place]);
     }
 }
 
-template <typename T, int DIM, int KEYS>
-int launch(const backward_params &p, void *stream)
+template <typename T, typename shape, bool ARE_WHOLE, bool HAS_MAPS>
+int launch_kind(const backward_params &p, const tile_maps<HAS_MAPS> &maps, void *stream)
 {
-    using shape = layout<DIM, KEYS>;
     const int64_t problems = p.forward.batch * p.forward.num_heads_q;
     const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), 1, 1},
                                {THREADS, 1, 1}, {1, 1, 1},
                                shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
                                shape::CTAS, true};
-    if (are_whole<shape>(p) && problems % shape::PROBLEMS == 0) /* pairs, where they come in pairs, are full */
-        return LAUNCH((short_backward_64_kernel<T, shape, true>), grid, stream, p);
-    return LAUNCH((short_backward_64_kernel<T, shape, false>), grid, stream, p);
+    return LAUNCH((short_backward_64_kernel<T, shape, ARE_WHOLE, HAS_MAPS>), grid, stream, p, maps);
+}
+
+/* Maps cost the host time, which a launch of more problems than SMs makes up for. */
+template <typename T, int DIM, int KEYS>
+int launch(const backward_params &p, void *stream)
+{
+    using shape = layout<DIM, KEYS>;
+    const forward_params &f = p.forward;
+    const int64_t problems = f.batch * f.num_heads_q;
+    if (!are_whole<shape>(p) || problems % shape::PROBLEMS != 0) /* pairs, where they come in pairs, are full */
+        return launch_kind<T, shape, false, false>(p, {}, stream);
+    if constexpr (shape::HAS_MAPS) {
+        const row_tensor *const tensors[TILES] = {&f.q, &f.k, &p.dout, &f.v};
+        const tile_maps<true> *const maps =
+            problems > launch_num_sms(stream) ? find_maps<tile_maps<true>, typename shape::operand, KEYS>(f, tensors)
+                                              : nullptr;
+        if (maps != nullptr) return launch_kind<T, shape, true, true>(p, *maps, stream);
+    }
+    return launch_kind<T, shape, true, false>(p, {}, stream);
 }
 
 template <typename T, int DIM>

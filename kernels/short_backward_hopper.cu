@@ -24,6 +24,7 @@
  * p and ds have two parts of 16 bits, as in short_backward.cu. kernels/short.md has the figures,
  * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_parts.h"
+#include "kernels/short_maps.h"
 
 namespace {
 
@@ -73,13 +74,13 @@ DEVICE uint16_t *tile_of(shared_memory<DIM> &m, unsigned use, unsigned turn)
     return m.tiles[use == OF_DOUT && layout<DIM>::SHARES_V ? 1 : use - 1];
 }
 
-/* Boxes of 16 rows, which are a warp's, of a panel's features. */
-enum { MAPS = 7 };
+/* Boxes of 16 rows, which are a warp's: of q, k, v, dout, dq, dk and dv. */
+enum { BOX_ROWS = 16, MAPS = 7 };
 template <bool ARE_WHOLE>
 struct tile_maps {};
 template <>
 struct tile_maps<true> {
-    tensor_map of[MAPS]; /* q, k, v, dout, dq, dk, dv */
+    tensor_map of[MAPS];
 };
 DEVICE constexpr int map_of(int tensor) { return tensor < O ? tensor : tensor - DOUT + 3; }
 
@@ -443,56 +444,6 @@ int launch(const backward_params &p, const work &by_ctas, const tile_maps<ARE_WH
     return LAUNCH((short_backward_hopper_kernel<T, DIM, ARE_WHOLE>), grid, stream, p, maps, by_ctas);
 }
 
-/* The maps of a thread's last launch. Seven take the host as long to make as all else of a call: where tensors lie as
- * the last ones did, the maps are told where, if not in the same place. */
-struct known_maps {
-    row_tensor tensors[MAPS];
-    int64_t num_heads, batch;
-    tile_maps<true> maps;
-    bool are_known;
-};
-
-bool lies_like(const row_tensor &a, const row_tensor &b)
-{
-    return a.batch == b.batch && a.seqlen == b.seqlen && a.head == b.head && a.dtype == b.dtype;
-}
-
-/* False if the machine refuses it: a tensor may lie as no map can say. */
-template <int DIM>
-bool encode_map(tensor_map &map, const row_tensor &t, const forward_params &f)
-{
-    const int64_t shape[] = {DIM, KEYS, f.num_heads_q, f.batch}, strides[] = {1, t.seqlen, t.head, t.batch};
-    const int box[] = {operand<DIM>::PANEL, 16, 1, 1};
-    tensor_map_fields fields = {};
-    fields.data = t.data, fields.element = t.dtype == ATTEST_FP16 ? TENSOR_FP16 : TENSOR_BF16;
-    fields.ndim = 4, fields.swizzle_bytes = operand<DIM>::PANEL * 2;
-    for (int d = 0; d < fields.ndim; ++d) {
-        fields.shape[d] = static_cast<uint64_t>(shape[d]), fields.box[d] = static_cast<uint32_t>(box[d]);
-        fields.stride_bytes[d] = static_cast<uint64_t>(strides[d] * 2);
-    }
-    char why[200];
-    return tensor_map_encode(&map, &fields, why, sizeof why);
-}
-
-/* NULL if there are none. */
-template <int DIM>
-const tile_maps<true> *find_maps(const backward_params &p)
-{
-    static thread_local known_maps known;
-    const forward_params &f = p.forward;
-    const row_tensor *const tensors[MAPS] = {&f.q, &f.k, &f.v, &p.dout, &p.dq, &p.dk, &p.dv};
-    bool is_same = known.are_known && known.num_heads == f.num_heads_q && known.batch == f.batch;
-    for (int n = 0; n < MAPS; ++n) is_same = is_same && lies_like(known.tensors[n], *tensors[n]);
-    known.are_known = true, known.num_heads = f.num_heads_q, known.batch = f.batch;
-    for (int n = 0; n < MAPS && known.are_known; ++n) {
-        if (is_same && known.tensors[n].data == tensors[n]->data) continue;
-        if (!is_same || !tensor_map_move(&known.maps.of[n], tensors[n]->data))
-            known.are_known = encode_map<DIM>(known.maps.of[n], *tensors[n], f);
-        known.tensors[n] = *tensors[n];
-    }
-    return known.are_known ? &known.maps : nullptr;
-}
-
 /* Maps cost the host time, which a launch of more problems than CTAs makes up for. Whole problems have the same bits in
  * all three. */
 template <typename T, int DIM>
@@ -502,7 +453,10 @@ int launch_tile(const backward_params &p, void *stream)
     const int64_t places = sms * layout<DIM>::CTAS;
     if (are_whole<operand<DIM>>(p)) {
         if (problems <= sms) return KERNEL_SYMBOL(short_backward_few)(&p, stream);
-        const tile_maps<true> *const maps = problems > places ? find_maps<DIM>(p) : nullptr;
+        const forward_params &f = p.forward;
+        const row_tensor *const tensors[] = {&f.q, &f.k, &f.v, &p.dout, &p.dq, &p.dk, &p.dv};
+        const tile_maps<true> *const maps =
+            problems > places ? find_maps<tile_maps<true>, operand<DIM>, BOX_ROWS>(f, tensors) : nullptr;
         const work by_ctas = divide_work(problems, places, layout<DIM>::ROUNDS);
         if (maps != nullptr) return launch<T, DIM, true>(p, by_ctas, *maps, stream);
     }

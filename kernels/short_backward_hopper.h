@@ -70,6 +70,20 @@ DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned pro
     return static_cast<T *>(t.data) + (b * t.batch + head * t.head);
 }
 
+/* Of a problem that is whole, and this launch's, as all are. Not for shared memory: of its rows, what is not asked for
+ * is not found. */
+DEVICE card whole_card(const backward_params &p, unsigned problem)
+{
+    const forward_params &f = p.forward;
+    const unsigned b = quotient(problem, f.by_heads_q), head = problem - b * f.by_heads_q.by;
+    card c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
+    UNROLL for (int n = 0; n <= DV; ++n) {
+        const row_tensor &t = n < DOUT ? (&f.q)[n] : (&p.dout)[n - DOUT];
+        c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + head * t.head) * (n == LSE ? 4 : 2);
+    }
+    return c;
+}
+
 /* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
 
 /* The first row, and key, of a warpgroup, and of a warp. Their lanes have it from one place, so that the compiler knows

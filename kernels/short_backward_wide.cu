@@ -8,8 +8,8 @@
  * Grid    x: problems, one for each sequence and head. They may come before the launch ahead has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k and dout, as wgmma reads them; v, half of its features at once, then results on their way out; a card:
- *         where the problem's rows are
- * Phases  card; load; half of dp; s, while the rest of v comes; p, while dp gets the other half; dq; dk; dv. A result's
+ *         where the problem's rows are; or barriers, of launches of many whole problems, whose rows come by tensor maps
+ * Phases  load; half of dp; s, while the rest of v comes; p, while dp gets the other half; dq; dk; dv. A result's
  *         last slice is written during the next one's products
  *
  * There is no room for p and ds beside the operands. ds, in two parts of 16 bits, is in registers, where dp was, and an
@@ -17,6 +17,7 @@
  * then p stays in registers, in fp32. kernels/short.md has the figures, reference/bounds.md section 11 what results may
  * be off by. */
 #include "kernels/short_backward_hopper.h"
+#include "kernels/short_maps.h"
 
 namespace {
 
@@ -33,10 +34,26 @@ enum { SLICE = 64 };
 using slice = short_shape<SLICE, KEYS>;
 using narrow_operand = short_shape<DIM - SLICE, KEYS>;
 
+/* What is waited for at once: dout and half of v; q and k; the rest of v. */
+enum loads { DOUT_V, Q_K, REST_OF_V, LOADS };
+
+/* Boxes of a problem's rows. */
+enum { MAPS = 4 };
+template <bool BY_BOXES>
+struct tile_maps {};
+template <>
+struct tile_maps<true> {
+    tensor_map of[MAPS];
+};
+DEVICE constexpr int map_of(int tensor) { return tensor < O ? tensor : MAPS - 1; } /* q, k, v, dout */
+
 struct shared_memory {
     uint16_t q[KEYS * DIM], k[KEYS * DIM], dout[KEYS * DIM];
     uint16_t v[KEYS * HALF_DIM]; /* later, results on their way out */
-    card of_problem;
+    union {
+        card of_problem;
+        mbarrier loaded[LOADS]; /* of boxes */
+    };
 };
 
 /* From feature x on. */
@@ -45,18 +62,55 @@ DEVICE uint64_t advance(uint64_t operand_descriptor, unsigned x)
     return wgmma_advance(operand_descriptor, offset<operand>(0, x) * 2);
 }
 
-/* An operand's features, of which the first is the x-th of rows of `length`, and `count` rows. By all threads. */
-template <typename shape>
-DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int x, int length, int count, bool is_whole)
+/* What all of a CTA's threads share. */
+template <bool BY_BOXES>
+struct kernel_state {
+    const backward_params &p;
+    const tile_maps<BY_BOXES> &maps;
+    shared_memory &m;
+    const card &c;
+};
+
+/* An operand's features, from the x-th of a tensor's on. By all threads, or, boxes, by one. */
+template <int TENSOR, loads WITH, typename shape, bool BY_BOXES>
+DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
 {
-    if (is_whole) {
-        load_whole_operand<shape, THREADS>(to, t, rows + 2 * x, thread_x());
+    const backward_params &p = state.p;
+    if constexpr (BY_BOXES) {
+        if (thread_x() > 0) return;
+        const divisor &heads = p.forward.by_heads_q;
+        const unsigned b = quotient(block_x(), heads), head = block_x() - b * heads.by;
+        UNROLL for (int n = 0; n < shape::DIM; n += shape::PANEL)
+            tma_load_4d(to + n * KEYS, &state.maps.of[map_of(TENSOR)], &state.m.loaded[WITH], x + n, 0,
+                        static_cast<int>(head), static_cast<int>(b));
         return;
     }
-    row_pointer row = {rows + 2 * x, t.dtype, t.by_four, length - x};
+    const row_tensor &t = TENSOR == DOUT ? p.dout : (&p.forward.q)[TENSOR];
+    const card &c = state.c;
+    char *const rows = c.rows[TENSOR] + 2 * x;
+    if (c.is_whole) {
+        load_whole_operand<shape, THREADS>(to, t, rows, thread_x());
+        return;
+    }
+    const int length = TENSOR == Q || TENSOR == K ? p.forward.head_dim : p.forward.head_dim_v;
+    row_pointer row = {rows, t.dtype, t.by_four, length - x};
     UNROLL for (int n = 0; n < shape::DIM; n += shape::PANEL, to += KEYS * shape::PANEL) {
-        load_rows<KEYS, shape::PANEL, THREADS>(to, row, t.seqlen * 2, t.by_eight != 0, count, thread_x());
+        load_rows<KEYS, shape::PANEL, THREADS>(to, row, t.seqlen * 2, t.by_eight != 0,
+                                               TENSOR == K || TENSOR == V ? c.used_k : c.used_q, thread_x());
         row.data += 2 * shape::PANEL, row.length -= shape::PANEL;
+    }
+}
+
+/* Until they are complete, and wgmma may read them; PENDING groups of them were asked for later. */
+template <loads WHICH, int PENDING, bool BY_BOXES>
+DEVICE void wait_for_loads(const kernel_state<BY_BOXES> &state)
+{
+    if constexpr (BY_BOXES) {
+        mbarrier_wait(&state.m.loaded[WHICH], 0);
+    } else {
+        cp_async_wait<PENDING>();
+        fence_proxy_async_shared();
+        sync_threads();
     }
 }
 
@@ -120,45 +174,35 @@ DEVICE void write_slice(const backward_params &p, const card &c, int x, uint16_t
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-template <typename T>
-KERNEL(THREADS, 1) void short_backward_wide_kernel(const GRID_CONSTANT backward_params p)
+template <typename T, bool BY_BOXES>
+DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
 {
+    const backward_params &p = state.p;
     const forward_params &f = p.forward;
-    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
-    shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
-    card &c = m.of_problem;
-    grid_wait();
-    if (warp() == 0) find_card<operand>(p, block_x(), c);
-    sync_threads(); /* the card is there */
-    if (!c.is_ours) return;
-    load<operand>(m.dout, p.dout, c.rows[DOUT], 0, f.head_dim_v, c.used_q, c.is_whole);
-    load<half_operand>(m.v, f.v, c.rows[V], 0, f.head_dim_v, c.used_k, c.is_whole);
-    cp_async_commit();
-    load<operand>(m.q, f.q, c.rows[Q], 0, f.head_dim, c.used_q, c.is_whole);
-    load<operand>(m.k, f.k, c.rows[K], 0, f.head_dim, c.used_k, c.is_whole);
-    cp_async_commit();
+    shared_memory &m = state.m;
+    const card &c = state.c;
+    load<DOUT, DOUT_V, operand>(m.dout, state, 0);
+    load<V, DOUT_V, half_operand>(m.v, state, 0);
+    if (!BY_BOXES) cp_async_commit();
+    load<Q, Q_K, operand>(m.q, state, 0);
+    load<K, Q_K, operand>(m.k, state, 0);
+    if (!BY_BOXES) cp_async_commit();
     float lse[2], delta[2];
     load_lse(lse, f.lse, c.rows[LSE], lane_row(), c.used_q);
     const uint64_t own_dout = descriptor<operand>(m.dout, own_first());
     float s[KEYS / 2], dp[KEYS / 2];
-    cp_async_wait<1>();
-    fence_proxy_async_shared();
-    sync_threads(); /* dout and half of v are complete, and wgmma may read them */
+    wait_for_loads<DOUT_V, 1>(state);
     multiply_rows<T, half_operand, KEYS>(dp, own_dout, descriptor<half_operand>(m.v));
     wait_for<0>(dp);
     sync_threads(); /* the place of v is free */
-    load<half_operand>(m.v, f.v, c.rows[V], HALF_DIM, f.head_dim_v, c.used_k, c.is_whole);
-    cp_async_commit();
-    cp_async_wait<1>();
-    fence_proxy_async_shared();
-    sync_threads(); /* q and k, too */
+    load<V, REST_OF_V, half_operand>(m.v, state, HALF_DIM);
+    if (!BY_BOXES) cp_async_commit();
+    wait_for_loads<Q_K, 1>(state);
     const uint64_t own_q = descriptor<operand>(m.q, own_first());
     const uint64_t keys = descriptor<operand>(m.k);
     if (f.head_dim > DIM - SLICE) multiply_rows<T, operand, KEYS>(s, own_q, keys);
     else multiply_rows<T, narrow_operand, KEYS>(s, own_q, keys);
-    cp_async_wait<0>();
-    fence_proxy_async_shared();
-    sync_threads(); /* the other half of v, too */
+    wait_for_loads<REST_OF_V, 0>(state);
     const uint64_t half_dout = advance(own_dout, HALF_DIM), half_v = descriptor<half_operand>(m.v);
     if (f.head_dim_v > DIM - SLICE) multiply_rows<T, half_operand, KEYS>(dp, half_dout, half_v, true);
     else multiply_rows<T, slice, KEYS>(dp, half_dout, half_v, true);
@@ -225,19 +269,58 @@ KERNEL(THREADS, 1) void short_backward_wide_kernel(const GRID_CONSTANT backward_
         round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
         write_slice<DV, half_operand>(p, c, HALF_DIM, m.v, pairs);
     }
+    if (BY_BOXES) return;
     const int row = KEYS + static_cast<int>(warp());
     clear_rows<THREADS / 32>(p.dq, c.rows[DQ], f.head_dim, row, c.seqlen_q);
     clear_rows<THREADS / 32>(p.dk, c.rows[DK], f.head_dim, row, c.seqlen_k);
     clear_rows<THREADS / 32>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
 }
 
-template <typename T>
-int launch(const backward_params &p, void *stream)
+template <typename T, bool BY_BOXES>
+KERNEL(THREADS, 1)
+void short_backward_wide_kernel(const GRID_CONSTANT backward_params p, const GRID_CONSTANT tile_maps<BY_BOXES> maps)
+{
+    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
+    shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
+    if (BY_BOXES && thread_x() == 0) {
+        UNROLL for (int n = 0; n < LOADS; ++n) mbarrier_init(&m.loaded[n], 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&m.loaded[DOUT_V], sizeof m.dout + sizeof m.v);
+        mbarrier_arrive_expect_tx(&m.loaded[Q_K], sizeof m.q + sizeof m.k);
+        mbarrier_arrive_expect_tx(&m.loaded[REST_OF_V], sizeof m.v);
+    }
+    grid_wait();
+    if constexpr (BY_BOXES) {
+        const card c = whole_card(p, block_x());
+        sync_threads(); /* the barriers are there */
+        take_problem<T, true>({p, maps, m, c});
+    } else {
+        if (warp() == 0) find_card<operand>(p, block_x(), m.of_problem);
+        sync_threads(); /* the card is there */
+        if (m.of_problem.is_ours) take_problem<T, false>({p, maps, m, m.of_problem});
+    }
+}
+
+template <typename T, bool BY_BOXES>
+int launch_kind(const backward_params &p, const tile_maps<BY_BOXES> &maps, void *stream)
 {
     const forward_params &f = p.forward;
     const launch_shape grid = {{static_cast<unsigned>(f.batch * f.num_heads_q), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
                                sizeof(shared_memory), THREADS, 1, true};
-    return LAUNCH(short_backward_wide_kernel<T>, grid, stream, p);
+    return LAUNCH((short_backward_wide_kernel<T, BY_BOXES>), grid, stream, p, maps);
+}
+
+/* Maps cost the host time, which a launch of more problems than SMs makes up for. */
+template <typename T>
+int launch(const backward_params &p, void *stream)
+{
+    const forward_params &f = p.forward;
+    if (are_whole<operand>(p) && f.batch * f.num_heads_q > launch_num_sms(stream)) {
+        const row_tensor *const tensors[MAPS] = {&f.q, &f.k, &f.v, &p.dout};
+        const tile_maps<true> *const maps = find_maps<tile_maps<true>, operand, KEYS>(f, tensors);
+        if (maps != nullptr) return launch_kind<T, true>(p, *maps, stream);
+    }
+    return launch_kind<T, false>(p, {}, stream);
 }
 
 } // namespace

@@ -52,8 +52,9 @@ SOURCES = {
     "scores.h": ["forward_fp32", "dbias", "backward_fp32", "forward"],
     "short_backward_parts.h": ["short_backward_few", "short_backward_hopper"],
     "short_backward_hopper.h": ["short_backward_64", "short_backward_few", "short_backward_hopper",
-                                "short_backward_scaled"],
+                                "short_backward_scaled", "short_backward_wide"],
     "short_hopper.h": ["short_forward_hopper", "short_forward_scaled"],
+    "short_maps.h": ["short_backward_64", "short_backward_hopper", "short_backward_wide"],
     "states.h": ["merge", "merge_backward"],
     "tiles.h": ["forward", "backward", "short_backward"],
 }
