@@ -10,8 +10,8 @@
  * Block   a warpgroup: two problems of at most 32 rows and keys, or one. Its 64 query rows make s, p, dp, ds and dq;
  *         its 64 keys dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; p and ds in two parts of 16 bits, both at once or one after the
- *         other; cards: where the problems' rows are
- * Phases  cards; load, dout and v while p is found; p to shared memory; dp; ds, in registers for dq, to shared memory
+ *         other; cards: where the problems' rows are, or what counts boxes of them
+ * Phases  load, dout and v while p is found; p to shared memory; dp; ds, in registers for dq, to shared memory
  *         for dk; results, each written while the next is multiplied
  *
  * No phase of a CTA hides another's latency: several CTAs share an SM. Where p and ds have one place, dv is done before
@@ -41,7 +41,8 @@ struct layout {
     /* Of an SM: as many as registers or shared memory allow. */
     static constexpr int CTAS = DIM > 128 ? 1 : DIM > 64 ? (KEYS > 32 ? 3 : 2) : DIM > 32 ? 4 : 6;
     static constexpr bool HAS_ROOM = DIM > 32; /* in registers, for two products at once */
-    static constexpr bool HAS_MAPS = DIM > 128 || (KEYS == 64 && DIM <= 64); /* elsewhere copies by thread are faster */
+    /* Many whole problems come by boxes; elsewhere copies by thread are as fast or faster. */
+    static constexpr bool MAY_HAVE_MAPS = DIM > 128 || (KEYS == 64 && DIM <= 64);
 };
 
 /* Problems: those that cards tell of; whole ones, which come by the copies of all threads; those of a launch of nothing
@@ -235,7 +236,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     load_lse(lse, f.lse, c.rows[LSE], own_row<shape>(), IS_WHOLE ? KEYS : c.used_q);
     if (KIND != BY_BOXES) cp_async_commit();
     if (shape::HAS_ROOM || KIND == BY_BOXES) wait_for_loads<Q_TILE>(state);
-    if (!shape::HAS_ROOM) wait_for_loads<DOUT_TILE>(state); /* p is found before dp */
+    if (!shape::HAS_ROOM) wait_for_loads<DOUT_TILE>(state); /* one barrier for all copies */
 
     float s_of_all[ROWS / 2], dp_of_all[ROWS / 2], weights[KEYS / 2], dp[KEYS / 2];
     multiply_rows<T, operand, ROWS>(s_of_all, descriptor<operand>(q), descriptor<operand>(k));
@@ -371,7 +372,7 @@ int launch(const backward_params &p, void *stream)
     const int64_t problems = f.batch * f.num_heads_q;
     if (!are_whole<shape>(p) || problems % shape::PROBLEMS != 0) /* pairs, where they come in pairs, are full */
         return launch_kind<T, shape, false, false>(p, {}, stream);
-    if constexpr (shape::HAS_MAPS) {
+    if constexpr (shape::MAY_HAVE_MAPS) {
         const row_tensor *const tensors[TILES] = {&f.q, &f.k, &p.dout, &f.v};
         const tile_maps<true> *const maps =
             problems > launch_num_sms(stream) ? find_maps<tile_maps<true>, typename shape::operand, KEYS>(f, tensors)

@@ -77,12 +77,13 @@ DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
 {
     const backward_params &p = state.p;
     if constexpr (BY_BOXES) {
-        if (thread_x() > 0) return;
         const divisor &heads = p.forward.by_heads_q;
         const unsigned b = quotient(block_x(), heads), head = block_x() - b * heads.by;
-        UNROLL for (int n = 0; n < shape::DIM; n += shape::PANEL)
-            tma_load_4d(to + n * KEYS, &state.maps.of[map_of(TENSOR)], &state.m.loaded[WITH], x + n, 0,
-                        static_cast<int>(head), static_cast<int>(b));
+        if (thread_x() == 0)
+            UNROLL for (int n = 0; n < shape::DIM; n += shape::PANEL)
+                tma_load_4d(to + n * KEYS, &state.maps.of[map_of(TENSOR)], &state.m.loaded[WITH], x + n, 0,
+                            static_cast<int>(head), static_cast<int>(b));
+        sync_warp(FULL_WARP); /* all of it asks for wgmmas next */
         return;
     }
     const row_tensor &t = TENSOR == DOUT ? p.dout : (&p.forward.q)[TENSOR];

@@ -1,12 +1,12 @@
-/* short_maps.h - tensor maps of launches of whole short sequences, kept from launch to launch. On the host. */
+/* short_maps.h - tensor maps of launches of whole short sequences (are_whole), kept for the next one. On the host. */
 #ifndef ATTEST_KERNELS_SHORT_MAPS_H
 #define ATTEST_KERNELS_SHORT_MAPS_H
 
 #include "kernels/hopper.h"
 #include "kernels/params.h"
 
-/* The maps of a thread's last launch. Seven take the host as long to make as all else of a call: where tensors lie as
- * the last ones did, the maps are told where, if not in the same place. */
+/* The maps of a thread's last launch of a shape. Seven take the host as long to make as all else of a call: where
+ * tensors lie as the last ones did, the maps are told where, if not in the same place. */
 template <typename maps_type, int COUNT>
 struct known_maps {
     row_tensor tensors[COUNT];
