@@ -82,12 +82,10 @@ DEVICE void load_boxes(const kernel_state<BY_BOXES> &state)
         mbarrier *const loaded = t < DOUT_TILE ? &state.loaded->q_k : &state.loaded->dout_v;
         if (t % 2 == 0) mbarrier_arrive_expect_tx(loaded, 2 * shape::NUMBERS * 2); /* two tiles */
         UNROLL for (unsigned n = 0; n < PROBLEMS; ++n) {
-            const divisor &heads = state.p.forward.by_heads_q;
-            const unsigned problem = block_x() * PROBLEMS + n, b = quotient(problem, heads);
+            const auto [b, head] = batch_head_of(state.p, block_x() * PROBLEMS + n);
             UNROLL for (int x = 0; x < shape::DIM; x += operand::PANEL)
                 tma_load_4d(state.q + t * shape::NUMBERS + offset<operand>(shape::KEYS * n, static_cast<unsigned>(x)),
-                            &state.maps.of[t], loaded, x, 0, static_cast<int>(problem - b * heads.by),
-                            static_cast<int>(b));
+                            &state.maps.of[t], loaded, x, 0, static_cast<int>(head), static_cast<int>(b));
         }
     }
 }

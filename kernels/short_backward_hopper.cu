@@ -123,8 +123,8 @@ template <int TENSOR, int DIM>
 DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem)
 {
     constexpr bool IS_SECOND = !layout<DIM>::HAS_ROOM && (TENSOR == DOUT || TENSOR == V);
-    const divisor &heads = k.p.forward.by_heads_q;
-    const unsigned b = quotient(problem, heads), head = problem - b * heads.by, warp_row = warp_first();
+    const auto [b, head] = batch_head_of(k.p, problem);
+    const unsigned warp_row = warp_first();
     if (lane() == 0) {
         mbarrier *const loaded = &k.m.loaded[IS_SECOND];
         mbarrier_arrive_expect_tx(loaded, 16 * DIM * 2);
@@ -194,8 +194,8 @@ DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned 
 template <int TENSOR, int DIM>
 DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, const uint16_t *tile)
 {
-    const divisor &heads = k.p.forward.by_heads_q;
-    const unsigned b = quotient(problem, heads), head = problem - b * heads.by, warp_row = warp_first();
+    const auto [b, head] = batch_head_of(k.p, problem);
+    const unsigned warp_row = warp_first();
     fence_proxy_async_shared();
     sync_warp(FULL_WARP);
     if (lane() != 0) return;

@@ -20,11 +20,22 @@ static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE
 static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
               "in order");
 
+/* The sequence and the head of a launch's problem. */
+struct batch_head {
+    unsigned b, head;
+};
+
+DEVICE batch_head batch_head_of(const backward_params &p, unsigned problem)
+{
+    const unsigned b = quotient(problem, p.forward.by_heads_q);
+    return {b, problem - b * p.forward.by_heads_q.by};
+}
+
 /* By a lane for each tensor, of which this is the one of tensor n. */
 template <typename shape>
 DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsigned n = lane())
 {
-    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
+    const auto [b, head] = batch_head_of(p, problem);
     if (b >= p.forward.batch) { /* a pair's second */
         if (n == 0) c = {};
         return;
@@ -66,7 +77,7 @@ static inline bool are_whole(const backward_params &p)
 template <typename T>
 DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned problem)
 {
-    const unsigned b = quotient(problem, p.forward.by_heads_q), head = problem - b * p.forward.by_heads_q.by;
+    const auto [b, head] = batch_head_of(p, problem);
     return static_cast<T *>(t.data) + (b * t.batch + head * t.head);
 }
 
@@ -75,7 +86,7 @@ DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned pro
 DEVICE card whole_card(const backward_params &p, unsigned problem)
 {
     const forward_params &f = p.forward;
-    const unsigned b = quotient(problem, f.by_heads_q), head = problem - b * f.by_heads_q.by;
+    const auto [b, head] = batch_head_of(p, problem);
     card c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
     UNROLL for (int n = 0; n <= DV; ++n) {
         const row_tensor &t = n < DOUT ? (&f.q)[n] : (&p.dout)[n - DOUT];

@@ -77,8 +77,7 @@ DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
 {
     const backward_params &p = state.p;
     if constexpr (BY_BOXES) {
-        const divisor &heads = p.forward.by_heads_q;
-        const unsigned b = quotient(block_x(), heads), head = block_x() - b * heads.by;
+        const auto [b, head] = batch_head_of(p, block_x());
         if (thread_x() == 0)
             UNROLL for (int n = 0; n < shape::DIM; n += shape::PANEL)
                 tma_load_4d(to + n * KEYS, &state.maps.of[map_of(TENSOR)], &state.m.loaded[WITH], x + n, 0,
