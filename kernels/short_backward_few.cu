@@ -6,16 +6,15 @@
  *
  * Grid    x: a CTA for each problem, a sequence and head. It may come before the launch ahead has ended (grid_wait)
  * Block   four warpgroups. Two have query rows 0 .. 63 and 64 .. 127: s, p, dp, ds and dq. Two have the same of keys:
- *         they load all tiles, and make dv and dk. A warp that asks for wgmmas waits until nearly all have begun: so
- *         one pair computes and stores what the tensor cores do not wait for while the other pair keeps them busy
+ *         they load all tiles but q, and make dv and dk. A warp that asks for wgmmas waits until nearly all have begun:
+ *         so one pair computes and stores what the tensor cores do not wait for while the other pair keeps them busy
  * Shared  q, k, dout and v, as wgmma reads them; p and ds of all rows and keys in two parts of 16 bits, of which half
  *         of ds takes the place of v at 128 features
- * Phases  rows: s and p, to shared memory; dp; ds, to shared memory, and dq. Keys: q and k; dout and v; dv; dk
+ * Phases  rows: q; s and p, to shared memory; dp; ds, to shared memory, and dq. Keys: k; dout and v; dv; dk
  *
- * Of either pair the second warpgroup asks for its products when the first has, so that what the first does with its
- * sums goes beside the second's products. dv and dk lie on their way to memory where p of the warpgroup's keys was; dq
- * leaves from registers, beside products that keep shared memory busy. kernels/short.md has the figures,
- * reference/bounds.md section 11 what it may be off by. */
+ * Of s and dk the second warpgroup asks for its products when the first has, so that what the first does with its sums
+ * goes beside the second's products. Results leave from registers: products keep shared memory busy. kernels/short.md
+ * has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short_backward_parts.h"
 
 namespace {
@@ -27,20 +26,20 @@ static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) == THREADS * 128, "
 /* Named barriers. */
 enum {
     Q_K_LOADED = 1, /* all threads' */
-    READY,          /* dout and v are loaded, p is stored */
-    DP_ASKED,
+    DP_ASKED,       /* p is stored, too */
     DS_STORED,
     TURN_OF_ROWS, /* a pair's: the first warpgroup has asked for products */
     TURN_OF_KEYS,
-    DP_DONE,       /* of both warpgroups of rows */
-    FIRST_DV_DONE, /* a warpgroup's */
-    SECOND_DV_DONE
+    DP_DONE,         /* of both warpgroups of rows */
+    DOUT_V_LOADED_0, /* for the first of them, which does not wait for the other */
+    DOUT_V_LOADED_1
 };
 
 template <int DIM>
 struct few_memory {
-    static constexpr bool SHARES_V = DIM == 128; /* with ds of the last 64 keys */
-    static constexpr int TILE = KEYS * DIM;      /* numbers */
+    static constexpr bool SHARES_V = DIM == 128;      /* with ds of the last 64 keys */
+    static constexpr bool STORES_P_LATE = DIM == 128; /* when s is done, whose products keep shared memory busy */
+    static constexpr int TILE = KEYS * DIM;           /* numbers */
     uint16_t q[TILE], k[TILE], dout[TILE];
     uint16_t p[4 * KEYS * HALF];
     uint16_t ds[4 * KEYS * HALF - (SHARES_V ? TILE : 0)], v[TILE];
@@ -68,37 +67,33 @@ DEVICE void complete_loads()
     fence_proxy_async_shared();
 }
 
-/* Sums of a warp's 16 rows times a factor, by way of its rows of `tile`. */
-template <typename T, int DIM>
-DEVICE void write_sums(const row_tensor &t, const backward_params &p, uint16_t *tile, const float (&sums)[DIM / 2],
-                       float factor)
+/* Of four lanes, lane i's number j and lane j's number i change places. */
+DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
 {
-    uint32_t pairs[DIM / 4];
-    round_sums<T, DIM>(pairs, sums, factor, factor);
-    stage_rows<operand<DIM>>(tile, row_first(), pairs);
-    const unsigned row = row_first() + lane() / CHUNKS<DIM>;
-    char *const to = reinterpret_cast<char *>(whole_rows<uint16_t>(t, p, block_x()) + row * t.seqlen);
-    write_rows<operand<DIM>>(t, tile, row_first(), {to, t.dtype, t.by_four, DIM}, 16, 16, true);
+    UNROLL for (unsigned by = 1; by < 4; by *= 2)
+        UNROLL for (unsigned n = 0; n < 4; ++n) {
+            if ((n & by) != 0) continue;
+            const bool gives_first = (lane & by) != 0;
+            const uint32_t given = shfl_xor(FULL_WARP, gives_first ? numbers[n] : numbers[n + by], by);
+            if (gives_first) numbers[n] = given;
+            else numbers[n + by] = given;
+        }
 }
 
-/* The same from registers. A lane has two features of every eight; of sixteen, two neighbours give each other two, so
- * that either stores four side by side, and a quad 32 bytes of a row. */
+/* Sums of a warp's 16 rows times a factor. A lane has two features of every eight; of 32, the four lanes of a row change
+ * them, so that each stores eight side by side, and a quad 64 bytes of the row. */
 template <typename T, int DIM>
-DEVICE void write_sums_directly(const row_tensor &t, const backward_params &p, const float (&sums)[DIM / 2],
-                                float factor)
+DEVICE void write_sums(const row_tensor &t, const backward_params &p, const float (&sums)[DIM / 2], float factor)
 {
     uint32_t pairs[DIM / 4]; /* of rows g and g + 8 in turns */
     round_sums<T, DIM>(pairs, sums, factor, factor);
-    const unsigned own = own_lane(), x = own % 4 * 2;
-    const bool is_odd = own % 2 != 0; /* of the last eight */
-    uint16_t *const to =
-        whole_rows<uint16_t>(t, p, block_x()) + (row_first() + own / 4) * t.seqlen + (is_odd ? 8 + x - 2 : x);
-    UNROLL for (int n = 0; n < DIM / 4; n += 4)
+    const unsigned own = own_lane();
+    uint16_t *const to = whole_rows<uint16_t>(t, p, block_x()) + (row_first() + own / 4) * t.seqlen + own % 4 * 8;
+    UNROLL for (int n = 0; n < DIM / 4; n += 8)
         UNROLL for (int r = 0; r < 2; ++r) {
-            const uint32_t first = pairs[n + r], last = pairs[n + 2 + r];
-            const uint32_t given = shfl_xor(FULL_WARP, is_odd ? first : last, 1);
-            const uint32_t low = is_odd ? given : first, high = is_odd ? last : given;
-            *reinterpret_cast<uint64_t *>(to + 8 * r * t.seqlen + 4 * n) = low | static_cast<uint64_t>(high) << 32;
+            uint32_t four[4] = {pairs[n + r], pairs[n + 2 + r], pairs[n + 4 + r], pairs[n + 6 + r]};
+            transpose_quad(four, own);
+            store_16(to + 8 * r * t.seqlen + 4 * n, four);
         }
 }
 
@@ -110,6 +105,7 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     const forward_params &f = p.forward;
     const int row = static_cast<int>(row_first() + lane() / 4);
     const float *const lse = whole_rows<const float>(f.lse, p, block_x()) + row * f.lse.seqlen;
+    load_whole<DIM>(m.q, f.q, p);
     float lse_2[2] = {lse[0], lse[8 * f.lse.seqlen]};
     UNROLL for (int r = 0; r < 2; ++r) lse_2[r] *= LOG2_E;
     const uint64_t own_q = descriptor<operand<DIM>>(m.q, group_first());
@@ -117,6 +113,7 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     const uint64_t k[2] = {descriptor<operand<DIM>>(m.k), descriptor<operand<DIM>>(m.k, HALF)};
     const uint64_t v[2] = {descriptor<operand<DIM>>(m.v), descriptor<operand<DIM>>(m.v, HALF)};
     half_row s[2], dp[2];
+    complete_loads();
     named_barrier_sync(Q_K_LOADED, THREADS);
     if (group_first() > 0) named_barrier_sync(TURN_OF_ROWS, PAIR);
     multiply_rows<T, operand<DIM>, HALF>(s[1], own_q, k[1]);
@@ -124,12 +121,13 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     if (group_first() == 0) named_barrier_arrive(TURN_OF_ROWS, PAIR);
     wait_for<1>(s[1]);
     find_weights(s[1], f.softmax_scale * LOG2_E, lse_2); /* p from here on */
-    store_half<T>(m.p, 1, s[1], row_first());
+    if (!m.STORES_P_LATE) store_half<T>(m.p, 1, s[1], row_first());
     wait_for<0>(s[0]);
     find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
+    if (m.STORES_P_LATE) store_half<T>(m.p, 1, s[1], row_first());
     store_half<T>(m.p, 0, s[0], row_first());
     fence_proxy_async_shared();
-    named_barrier_sync(READY, THREADS);
+    named_barrier_sync(group_first() == 0 ? DOUT_V_LOADED_0 : DOUT_V_LOADED_1, PAIR + GROUP);
 
     row_sums sums = {};
     multiply_rows<T, operand<DIM>, HALF>(dp[1], own_dout, v[1]);
@@ -155,43 +153,35 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     fence_proxy_async_shared();
     named_barrier_arrive(DS_STORED, THREADS);
     wait_for<0>(dq);
-    write_sums_directly<T, DIM>(p.dq, p, dq, f.softmax_scale);
+    write_sums<T, DIM>(p.dq, p, dq, f.softmax_scale);
 }
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
-
-/* d = w^T b of a warpgroup's keys; the second one's after the first one's. */
-template <typename T, int DIM>
-DEVICE void multiply_in_turn(float (&d)[DIM / 2], const uint16_t *w, const uint16_t *b)
-{
-    if (group_first() > 0) named_barrier_sync(TURN_OF_KEYS, PAIR);
-    multiply_weights<T, DIM, true>(d, w, descriptor<operand<DIM>>(b), group_first());
-    if (group_first() == 0) named_barrier_arrive(TURN_OF_KEYS, PAIR);
-    wait_for<0>(d);
-}
 
 template <typename T, int DIM>
 DEVICE void take_keys(const backward_params &p, few_memory<DIM> &m)
 {
     const forward_params &f = p.forward;
-    load_whole<DIM>(m.q, f.q, p);
     load_whole<DIM>(m.k, f.k, p);
     complete_loads();
     named_barrier_arrive(Q_K_LOADED, THREADS);
     load_whole<DIM>(m.dout, p.dout, p);
     load_whole<DIM>(m.v, f.v, p);
     complete_loads();
-    named_barrier_arrive(READY, THREADS);
-    named_barrier_sync(DP_ASKED, THREADS); /* READY is behind them all */
+    named_barrier_arrive(DOUT_V_LOADED_0, PAIR + GROUP);
+    named_barrier_arrive(DOUT_V_LOADED_1, PAIR + GROUP);
 
     float sums[DIM / 2]; /* dv, then dk */
-    uint16_t *const staged = &m.p[group_first() / HALF * part_of(1, 0)];
-    multiply_in_turn<T, DIM>(sums, m.p, m.dout);
-    named_barrier_sync(group_first() == 0 ? FIRST_DV_DONE : SECOND_DV_DONE, GROUP); /* p of these keys is free */
-    write_sums<T, DIM>(p.dv, p, staged, sums, 1);
-    named_barrier_sync(DS_STORED, THREADS); /* what was staged is read, too */
-    multiply_in_turn<T, DIM>(sums, m.ds, m.q);
-    write_sums<T, DIM>(p.dk, p, staged, sums, f.softmax_scale);
+    named_barrier_sync(DP_ASKED, THREADS);
+    multiply_weights<T, DIM, true>(sums, m.p, descriptor<operand<DIM>>(m.dout), group_first());
+    wait_for<0>(sums);
+    write_sums<T, DIM>(p.dv, p, sums, 1);
+    named_barrier_sync(DS_STORED, THREADS);
+    if (group_first() > 0) named_barrier_sync(TURN_OF_KEYS, PAIR);
+    multiply_weights<T, DIM, true>(sums, m.ds, descriptor<operand<DIM>>(m.q), group_first());
+    if (group_first() == 0) named_barrier_arrive(TURN_OF_KEYS, PAIR);
+    wait_for<0>(sums);
+    write_sums<T, DIM>(p.dk, p, sums, f.softmax_scale);
 }
 
 template <typename T, int DIM>
