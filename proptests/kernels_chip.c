@@ -268,19 +268,24 @@ static bool batches(void)
 
 /* ---- many short sequences ---- */
 
+static bool is_k_or_dout(const struct sample_memory *m)
+{
+    return m->kind != NULL && (strcmp(m->kind->name, "k") == 0 || strcmp(m->kind->name, "dout") == 0);
+}
+
 /* k and dout of all sequences are the first one's. */
 static void make_alike(struct sample *c)
 {
     for (int i = 0; i < c->num_memory; ++i) {
         struct sample_memory *const m = &c->memory[i];
         const size_t one = m->bytes / (size_t)c->shape.batch;
-        if (m->kind == NULL || (strcmp(m->kind->name, "k") != 0 && strcmp(m->kind->name, "dout") != 0)) continue;
-        for (int64_t b = 1; b < c->shape.batch; ++b) memcpy(m->host + (size_t)b * one, m->host, one);
+        for (int64_t b = 1; b < c->shape.batch && is_k_or_dout(m); ++b) memcpy(m->host + (size_t)b * one, m->host, one);
     }
 }
 
 /* Whether each sequence of a batch that is `few` over and over has the bits that it has in `few`, whose results are
- * there. Inputs and outputs have `times` times the memory. `broadcast`: k and dout of one sequence serve all. */
+ * there. Inputs and outputs have `times` times the memory. `broadcast`: k and dout of one sequence serve all,
+ * and NaN lies behind it. */
 static bool is_alike_over_and_over(const struct sample *few, int64_t times, bool broadcast)
 {
     struct attest_problem p = few->problem;
@@ -294,8 +299,10 @@ static bool is_alike_over_and_over(const struct sample *few, int64_t times, bool
         const struct sample_memory *const m = &few->memory[i];
         ok = (memory[i] = cuda_allocate((size_t)times * m->bytes)) != NULL;
         memcpy((char *)&args + m->in_args, &memory[i], sizeof memory[i]);
-        if (ok && m->is_output) ok = cuda_fill(memory[i], 0xff, (size_t)times * m->bytes) == 0;
-        for (int64_t t = 0; t < times && ok && !m->is_output; ++t)
+        const bool is_shared = broadcast && is_k_or_dout(m);
+        if (ok && (m->is_output || is_shared)) ok = cuda_fill(memory[i], 0xff, (size_t)times * m->bytes) == 0;
+        if (ok && is_shared) ok = cuda_copy_in(memory[i], m->host, m->bytes / (size_t)few->shape.batch) == 0;
+        for (int64_t t = 0; t < times && ok && !m->is_output && !is_shared; ++t)
             ok = cuda_copy_in(memory[i] + (size_t)t * m->bytes, m->host, m->bytes) == 0;
     }
     ok = ok && attest_run_forward(plan, &args.forward, NULL, 0, NULL) == ATTEST_OK &&
