@@ -25,20 +25,20 @@ static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) == THREADS * 128, "
 
 /* Named barriers. */
 enum {
-    Q_K_LOADED = 1, /* all threads' */
+    Q_K_LOADED = 1, /* all threads', as are the next two */
     DP_ASKED,       /* p is stored, too */
     DS_STORED,
     TURN_OF_ROWS, /* a pair's: the first warpgroup has asked for products */
     TURN_OF_KEYS,
     DP_DONE,         /* of both warpgroups of rows */
-    DOUT_V_LOADED_0, /* for the first of them, which does not wait for the other */
-    DOUT_V_LOADED_1
+    DOUT_V_LOADED_0, /* by those of keys, for the first of rows, which does not wait for the second */
+    DOUT_V_LOADED_1  /* for the second */
 };
 
 template <int DIM>
 struct few_memory {
     static constexpr bool SHARES_V = DIM == 128;      /* with ds of the last 64 keys */
-    static constexpr bool STORES_P_LATE = DIM == 128; /* when s is done, whose products keep shared memory busy */
+    static constexpr bool STORES_P_LATE = DIM == 128; /* of the last 64 keys: when s is done, not beside its products */
     static constexpr int TILE = KEYS * DIM;           /* numbers */
     uint16_t q[TILE], k[TILE], dout[TILE];
     uint16_t p[4 * KEYS * HALF];
@@ -80,8 +80,8 @@ DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
         }
 }
 
-/* Sums of a warp's 16 rows times a factor. A lane has two features of every eight; of 32, the four lanes of a row change
- * them, so that each stores eight side by side, and a quad 64 bytes of the row. */
+/* Sums of a warp's 16 rows times a factor. A lane has two features of every eight; of 32, the four lanes of a row
+ * exchange them, so that each stores eight side by side, and a quad 64 bytes of the row. */
 template <typename T, int DIM>
 DEVICE void write_sums(const row_tensor &t, const backward_params &p, const float (&sums)[DIM / 2], float factor)
 {
