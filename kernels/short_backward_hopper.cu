@@ -127,7 +127,7 @@ DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsign
     const unsigned warp_row = warp_first();
     if (lane() == 0) {
         mbarrier *const loaded = &k.m.loaded[IS_SECOND];
-        mbarrier_arrive_expect_tx(loaded, 16 * DIM * 2);
+        mbarrier_arrive_expect_tx(loaded, BOX_ROWS * DIM * 2);
         UNROLL for (int x = 0; x < DIM; x += operand<DIM>::PANEL)
             tma_load_4d(to + offset<operand<DIM>>(warp_row, static_cast<unsigned>(x)), &k.maps.of[map_of(TENSOR)],
                         loaded, x, static_cast<int>(warp_row), static_cast<int>(head), static_cast<int>(b));
