@@ -11,7 +11,7 @@ extern "C" {
 int cuda_count_devices(void);          /* 0 where there is no driver */
 int cuda_is_hopper(void);              /* 1: tensor cores of sm_90 */
 void *cuda_allocate(size_t bytes);     /* NULL: none left */
-void cuda_release(void *memory);    /* NULL is allowed */
+void cuda_release(void *memory);       /* NULL is allowed */
 int cuda_fill(void *device, int byte, size_t bytes);
 int cuda_copy_in(void *device, const void *host, size_t bytes);
 int cuda_copy_out(void *host, const void *device, size_t bytes); /* after all work: also tells how that went */
