@@ -71,7 +71,7 @@ class Arithmetic(unittest.TestCase):
         self.assertEqual(len(set(tables.SHORT)), 24)
         self.assertEqual([shape[2] for shape in tables.SHORT[::4]], [32, 64, 128, 1, 1, 1])
         self.assertIn((8000, 8, 1, 128, 256, False), tables.SHORT)
-        self.assertEqual(len(set(tables.SMALL)), 18)
+        self.assertEqual(len(set(tables.SMALL)), 36)
         self.assertEqual(set(tables.BESIDE), set(tables.TABLES))
         self.assertEqual(measure.tensor_bytes("lse", (2, 3, 5, 7, 11, False)), 2 * 3 * 5 * 4)
         self.assertEqual(measure.tensor_bytes("dv", (2, 3, 5, 7, 11, False)), 2 * 3 * 7 * 11 * 2)

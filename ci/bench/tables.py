@@ -21,7 +21,7 @@ SMALL = [
     (batch, 8, seqlen, seqlen, head_dim, False)
     for batch in (1, 16, 256)
     for seqlen in (32, 64, 128)
-    for head_dim in (64, 128)
+    for head_dim in (32, 64, 128, 256)
 ]
 
 TABLES = {"long": LONG, "short": SHORT, "small": SMALL}
