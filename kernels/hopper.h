@@ -91,14 +91,14 @@ DEVICE unsigned offset(unsigned row, unsigned x)
 }
 
 /* The first `count` rows, of `length` numbers, of a problem; all else is zero. By THREADS, a part of them for each
- * problem, of which this is `thread`. Copies are asynchronous. */
+ * problem, of which this is `thread`. Copies are asynchronous. By panels: such code is long. */
 template <typename shape, int THREADS>
 DEVICE void load_operand(uint16_t *to, const row_tensor &t, char *rows, int length, int count, unsigned thread)
 {
     constexpr int OF_ONE = THREADS / shape::PROBLEMS;
     row_pointer row = {rows, t.dtype, t.by_four, length};
     to += thread / OF_ONE * (shape::KEYS * shape::PANEL);
-    UNROLL for (int x = 0; x < shape::DIM; x += shape::PANEL) {
+    ROLLED for (int x = 0; x < shape::DIM; x += shape::PANEL) {
         load_rows<shape::KEYS, shape::PANEL, OF_ONE>(to + x * shape::TILE, row, t.seqlen * 2, t.by_eight != 0, count,
                                                      thread % OF_ONE);
         row.data += 2 * shape::PANEL, row.length -= shape::PANEL;
@@ -125,11 +125,11 @@ DEVICE uint64_t descriptor(const uint16_t *operand)
     return wgmma_descriptor(operand, shape::TILE * shape::PANEL * 2, 8 * shape::PANEL * 2, shape::PANEL * 2);
 }
 
-/* The same from row `row` on. */
+/* The same from row `row` and feature `x` on. */
 template <typename shape>
-DEVICE uint64_t descriptor(const uint16_t *operand, unsigned row)
+DEVICE uint64_t descriptor(const uint16_t *operand, unsigned row, unsigned x = 0)
 {
-    return wgmma_advance(descriptor<shape>(operand), offset<shape>(row, 0) * 2);
+    return wgmma_advance(descriptor<shape>(operand), offset<shape>(row, x) * 2);
 }
 
 /* ---- products: a group of wgmmas each, which is not waited for --------------------------------------------------- */
@@ -172,11 +172,11 @@ DEVICE void split_weights(weight_parts<KEYS> &out, const float (&p)[KEYS / 2])
     UNROLL for (int j = 0; j < KEYS / 16; ++j) split<T>(out, j, &p[8 * j]);
 }
 
-/* d = w b of 64 rows of weights, in two parts, and a problem's rows of b. */
-template <typename T, typename shape>
-DEVICE void multiply_parts(float (&d)[shape::DIM / 2], weight_parts<shape::KEYS> &w, uint64_t b)
+/* d = w b of 64 rows of weights, in two parts, and N features of a problem's rows of b. */
+template <typename T, typename shape, int N = shape::DIM>
+DEVICE void multiply_parts(float (&d)[N / 2], weight_parts<shape::KEYS> &w, uint64_t b)
 {
-    constexpr int DIM = shape::DIM, KEYS = shape::KEYS;
+    constexpr int KEYS = shape::KEYS;
     UNROLL for (int j = 0; j < KEYS / 16; ++j) wgmma_fence_operand(w.at[0][j]), wgmma_fence_operand(w.at[1][j]);
     wgmma_fence_operand(d);
     wgmma_fence();
@@ -184,8 +184,8 @@ DEVICE void multiply_parts(float (&d)[shape::DIM / 2], weight_parts<shape::KEYS>
         UNROLL for (int part = 0; part < 2; ++part) {
             const uint64_t b_j = wgmma_advance(b, offset<shape>(16 * j, 0) * 2);
             const bool is_first = j == 0 && part == 0;
-            if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<DIM, false, false, true>(d, w.at[part][j], b_j, !is_first);
-            else wgmma_m64nNk16_bf16<DIM, false, false, true>(d, w.at[part][j], b_j, !is_first);
+            if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<N, false, false, true>(d, w.at[part][j], b_j, !is_first);
+            else wgmma_m64nNk16_bf16<N, false, false, true>(d, w.at[part][j], b_j, !is_first);
         }
     wgmma_commit();
 }
@@ -210,12 +210,12 @@ DEVICE void round_sums(uint32_t (&pairs)[DIM / 4], const float (&sums)[DIM / 2],
     }
 }
 
-/* Into rows first_row .. first_row + 15 of a tile that lies as an operand does. */
-template <typename shape>
-DEVICE void stage_rows(uint16_t *tile, unsigned first_row, const uint32_t (&pairs)[shape::DIM / 4])
+/* Into rows first_row .. first_row + 15 of a tile that lies as an operand does, N features from x on. */
+template <typename shape, int N = shape::DIM>
+DEVICE void stage_rows(uint16_t *tile, unsigned first_row, const uint32_t (&pairs)[N / 4], unsigned x = 0)
 {
-    const unsigned from = offset<shape>(first_row + lane() % 16, lane() / 16 * 8);
-    UNROLL for (unsigned n = 0; n < shape::DIM / 16; ++n) {
+    const unsigned from = offset<shape>(first_row + lane() % 16, x + lane() / 16 * 8);
+    UNROLL for (unsigned n = 0; n < N / 16; ++n) {
         const uint32_t four[4] = {pairs[4 * n], pairs[4 * n + 1], pairs[4 * n + 2], pairs[4 * n + 3]};
         stmatrix_x4(&tile[from ^ offset<shape>(0, 16 * n)], four);
     }

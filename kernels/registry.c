@@ -124,20 +124,12 @@ static bool short_forward_hopper_takes(const struct attest_problem *p, char *why
     return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
 }
 
-/* Where short_forward_hopper has rows from the 33rd on alone. */
-static bool short_forward_beside_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+/* Of other heads it has any rows, in one launch. */
+static bool short_forward_hopper_64_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
-    if (p->head_dim <= 64 && p->head_dim_v <= 64)
-        return refuse(why, bytes, "of these heads short_forward_hopper has any rows");
-    return short_forward_hopper_takes(p, why, bytes);
-}
-
-/* Or from the 65th on: where some may have so many, it would take 128 for all. */
-static bool short_forward_beside_long_takes(const struct attest_problem *p, char *why, size_t bytes)
-{
-    if (p->seqlen_q <= 64 && p->seqlen_k <= 64)
-        return refuse(why, bytes, "of so few rows short_forward_hopper has those from the 33rd on");
-    return short_forward_beside_hopper_takes(p, why, bytes);
+    if (p->head_dim <= 64 && p->head_dim_v <= 64 && !is_scaled(p, why, bytes))
+        return refuse(why, bytes, "of these heads short_forward_hopper has 128 rows");
+    return plain_forward_takes(p, why, bytes);
 }
 
 static bool short_forward_wide_takes(const struct attest_problem *p, char *why, size_t bytes)
@@ -250,20 +242,16 @@ static size_t no_bytes(const struct attest_problem *p)
 
 const struct forward_kernel forward_kernels[] = {
     {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward", 0},
+    {"short_forward_hopper", short_forward_hopper_64_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
+     {64, 64}, "short_forward_hopper", 9},
     {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward",
      0},
-    {"short_forward", short_forward_beside_long_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64},
-     "short_forward", 9},
-    {"short_forward", short_forward_beside_hopper_takes, short_forward_sim, CUDA(short_forward_cuda), {32, 32},
-     "short_forward", 9},
-    {"short_forward_hopper", short_forward_scaled_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
-     {64, 64}, "short_forward_hopper", 9},
     {"short_forward_scaled", short_forward_scaled_takes, short_forward_scaled_sim, CUDA(short_forward_scaled_cuda),
      {128, 128}, "short_forward_shared", 9},
     {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
      {128, 128}, "short_forward_hopper", 9},
     {"short_forward_wide", short_forward_wide_takes, short_forward_wide_sim, CUDA(short_forward_wide_cuda), {128, 128},
-     "short_forward", 9},
+     "short_forward_hopper", 9},
     {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward",
      0},
     {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward_shared", 0},

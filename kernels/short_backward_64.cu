@@ -5,8 +5,9 @@
  *
  * Takes what short_backward_hopper.cu does, of at most 64 query rows and keys and heads of at most 256 features.
  *
- * Grid    x: problems, one for each sequence and head, or pairs of them. They may come before the launch ahead has ended
- *         (grid_wait)
+ * Grid    x: problems, one for each sequence and head, or pairs of them; y: of few whole ones, where results come in two
+ *         slices of features, a CTA for each: both find p and ds, from rows that one of them fetched from memory. They
+ *         may come before the launch ahead has ended (grid_wait)
  * Block   a warpgroup: two problems of at most 32 rows and keys, or one. Its 64 query rows make s, p, dp, ds and dq;
  *         its 64 keys dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; p and ds in two parts of 16 bits, both at once or one after the
@@ -201,11 +202,12 @@ DEVICE void wait_for_loads(const kernel_state<KIND> &state)
     }
 }
 
-/* Of the warp's problem. */
-template <typename T, typename shape, kind KIND>
+/* Of the warp's problem, with results of SLICES slices: all, or the CTA's own. */
+template <typename T, typename shape, int SLICES, kind KIND>
 DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
 {
     constexpr bool IS_WHOLE = KIND != ANY;
+    const int first_x = SLICES < shape::SLICES ? static_cast<int>(block_y()) * shape::slice::DIM : 0;
     const backward_params &p = state.p;
     uint16_t *const q = state.q;
     constexpr int KEYS = shape::KEYS, PROBLEMS = shape::PROBLEMS;
@@ -281,18 +283,18 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     store_parts<T, shape>(w_ds, parts, dp);
     fence_proxy_async_shared();
     UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
-        multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k, KEYS * n));
+        multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k + first_x * ROWS, KEYS * n));
     if (!shape::TOGETHER)
         write_slice<shape, IS_WHOLE>(p.dv, c.rows[DV], f.head_dim_v, 0, staged, pairs, c.seqlen_k, c.used_k, c.used_q);
     sync_threads(); /* p and ds are complete */
 
     enum { OF_DQ, OF_DK, OF_DV };
-    constexpr int STEPS = (shape::TOGETHER ? 3 : 2) * shape::SLICES;
+    constexpr int STEPS = (shape::TOGETHER ? 3 : 2) * SLICES;
     UNROLL for (int step = 0; step < STEPS; ++step) {
-        const int x = step % shape::SLICES * slice::DIM, of = step / shape::SLICES;
+        const int x = first_x + step % SLICES * slice::DIM, of = step / SLICES;
         take_sums<T, shape>(pairs, sums, of == OF_DV ? 1 : c.scale);
         if (step + 1 < STEPS) {
-            const int next_x = (step + 1) % shape::SLICES * slice::DIM, next = (step + 1) / shape::SLICES;
+            const int next_x = first_x + (step + 1) % SLICES * slice::DIM, next = (step + 1) / SLICES;
             UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
                 if (next == OF_DQ)
                     multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k + next_x * ROWS, KEYS * n));
@@ -338,15 +340,15 @@ void short_backward_64_kernel(const GRID_CONSTANT backward_params p, const GRID_
     grid_wait();
     const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS, problem = block_x() * PROBLEMS + place;
     if constexpr (KIND != ANY) {
-        take_problems<T, shape>(state, whole_card(p, problem));
+        take_problems<T, shape, KIND == WHOLE ? 1 : shape::SLICES>(state, whole_card(p, problem));
     } else {
         if (warp() % WARPS == 0) find_card<typename shape::operand>(p, problem, cards[place]);
         sync_threads(); /* the cards are there */
         const card &first = cards[0], &last = cards[PROBLEMS - 1];
         const kernel_state<WHOLE> whole = {p, maps, q, loaded};
         if (!first.is_ours && !last.is_ours) return;
-        if (first.is_whole && last.is_whole) take_problems<T, shape>(whole, cards[place]);
-        else take_problems<T, shape>(state, cards[place]);
+        if (first.is_whole && last.is_whole) take_problems<T, shape, shape::SLICES>(whole, cards[place]);
+        else take_problems<T, shape, shape::SLICES>(state, cards[place]);
     }
 }
 
@@ -354,14 +356,15 @@ template <typename T, typename shape, bool ARE_WHOLE, bool HAS_MAPS>
 int launch_kind(const backward_params &p, const tile_maps<HAS_MAPS> &maps, void *stream)
 {
     const int64_t problems = p.forward.batch * p.forward.num_heads_q;
-    const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), 1, 1},
+    const unsigned of_each = ARE_WHOLE && !HAS_MAPS ? shape::SLICES : 1;
+    const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), of_each, 1},
                                {THREADS, 1, 1}, {1, 1, 1},
                                shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
                                shape::CTAS, true};
     return LAUNCH((short_backward_64_kernel<T, shape, ARE_WHOLE, HAS_MAPS>), grid, stream, p, maps);
 }
 
-/* Maps cost the host time, which a launch of more problems than SMs makes up for. */
+/* Maps cost the host time, which a launch of more CTAs than SMs makes up for. */
 template <typename T, int DIM, int KEYS>
 int launch(const backward_params &p, void *stream)
 {
@@ -372,9 +375,10 @@ int launch(const backward_params &p, void *stream)
         return launch_kind<T, shape, false, false>(p, {}, stream);
     if constexpr (shape::MAY_HAVE_MAPS) {
         const row_tensor *const tensors[TILES] = {&f.q, &f.k, &p.dout, &f.v};
+        const int64_t ctas = problems / shape::PROBLEMS * shape::SLICES;
         const tile_maps<true> *const maps =
-            problems > launch_num_sms(stream) ? find_maps<tile_maps<true>, typename shape::operand, KEYS>(f, tensors)
-                                              : nullptr;
+            ctas > launch_num_sms(stream) ? find_maps<tile_maps<true>, typename shape::operand, KEYS>(f, tensors)
+                                          : nullptr;
         if (maps != nullptr) return launch_kind<T, shape, true, true>(p, *maps, stream);
     }
     return launch_kind<T, shape, true, false>(p, {}, stream);

@@ -38,7 +38,7 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int 
         return;
     }
     row_pointer row = {rows, t.dtype, t.by_four, length};
-    UNROLL for (int x = 0; x < DIM; x += PANEL) {
+    ROLLED for (int x = 0; x < DIM; x += PANEL) {
         load_rows<16, PANEL, 32>(to + x * KEYS + warp_row * PANEL, row, step, t.by_eight != 0,
                                  count - static_cast<int>(warp_row), own);
         row.data += 2 * PANEL, row.length -= PANEL;

@@ -94,7 +94,7 @@ DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
     }
     const int length = TENSOR == Q || TENSOR == K ? p.forward.head_dim : p.forward.head_dim_v;
     row_pointer row = {rows, t.dtype, t.by_four, length - x};
-    UNROLL for (int n = 0; n < shape::DIM; n += shape::PANEL, to += KEYS * shape::PANEL) {
+    ROLLED for (int n = 0; n < shape::DIM; n += shape::PANEL, to += KEYS * shape::PANEL) {
         load_rows<KEYS, shape::PANEL, THREADS>(to, row, t.seqlen * 2, t.by_eight != 0,
                                                TENSOR == K || TENSOR == V ? c.used_k : c.used_q, thread_x());
         row.data += 2 * shape::PANEL, row.length -= shape::PANEL;

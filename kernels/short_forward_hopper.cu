@@ -2,9 +2,9 @@
  *
  *     o = softmax(softmax_scale q k^T) v,   lse = ln(sum of exp)
  *
- * Takes what short_forward.cu does of at most 128 rows and keys, heads of at most 128 features, those of more than 64
- * at 33 rows or keys and more, and scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees
- * every key in use. Of 65 rows or keys and more, heads of bf16 and at most 32 features are short_forward_scaled.cu's.
+ * Takes what short_forward.cu does of at most 128 rows and keys, of heads of more than 128 features 64, and of scores
+ * that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees every key in use. Of 65 rows or keys
+ * and more, heads of bf16 and at most 32 features are short_forward_scaled.cu's.
  *
  * Grid    x: problems, one for each sequence and query head, or pairs of them; of 32 features CTAs stay, and take one
  *         after the other (own_share). They may come before the launch ahead has ended (grid_wait)
@@ -26,7 +26,8 @@ enum { THREADS = 128 };
 
 /* CTAs of an SM: as many as registers or shared memory allow. */
 template <typename shape>
-constexpr int MIN_BLOCKS = shape::DIM > 64 ? (shape::KEYS > 64 ? 2 : 3)
+constexpr int MIN_BLOCKS = shape::DIM > 128 ? 2
+                           : shape::DIM > 64 ? (shape::KEYS > 64 ? 2 : shape::KEYS > 32 ? 3 : 4)
                            : shape::KEYS > 64 ? 4
                            : shape::KEYS > 32 ? (shape::DIM <= 32 ? 6 : 5)
                                               : (shape::DIM <= 32 ? 6 : 4);
@@ -38,6 +39,10 @@ constexpr unsigned STAGES = shape::DIM <= 32 ? 2 : 1;
 /* Of many whole items, those of a CTA that stays: as few as hide loads, where memory is waited for. */
 template <typename shape>
 constexpr int64_t ROUNDS = shape::KEYS > 64 ? ALL_ROUNDS : 2;
+
+/* Features of a product with p: for two problems at once, not all of many have registers. */
+template <typename shape>
+constexpr int FEATURES = shape::PROBLEMS == 2 && shape::DIM > 64 ? shape::DIM / 2 : shape::DIM;
 
 /* Of what a lane has of a product of all rows and both problems: its own problem's part. */
 template <typename shape, int COUNT>
@@ -55,12 +60,12 @@ DEVICE void take_own(float (&own)[COUNT / shape::PROBLEMS], const float (&all)[C
 template <typename T, typename shape, bool WHOLE>
 DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int first, bool is_near)
 {
-    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, PROBLEMS = shape::PROBLEMS;
+    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, PROBLEMS = shape::PROBLEMS, N = FEATURES<shape>;
     const uint16_t *const k = q + shape::TILE * DIM, *const v = k + shape::TILE * DIM;
     const int tile_row = first + static_cast<int>(warp()) * 16, warp_row = tile_row % KEYS;
     const int used_k = WHOLE ? KEYS : c.used_k, rows = WHOLE ? 16 : c.seqlen_q - warp_row; /* of the warp's */
     const int seen = WHOLE ? 16 : used_k > 0 ? c.used_q - warp_row : 0;
-    float s_of_all[shape::TILE / 2] = {}, s[KEYS / 2], o_of_all[PROBLEMS][DIM / 2] = {};
+    float s_of_all[shape::TILE / 2] = {}, s[KEYS / 2];
     weight_parts<KEYS> parts;
     const row_pointer o_row = first_row_of_o<DIM>(p, c, static_cast<unsigned>(warp_row));
     multiply_rows<T, shape, shape::TILE>(s_of_all, descriptor<shape>(q, static_cast<unsigned>(first)),
@@ -69,20 +74,25 @@ DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     take_own<shape>(s, s_of_all);
     const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
     split_weights<T>(parts, s);
-    UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
-        multiply_parts<T, shape>(o_of_all[n], parts, descriptor<shape>(v, KEYS * n));
-    UNROLL for (int n = 0; n < PROBLEMS; ++n) wait_for<0>(o_of_all[n]);
-    if (rows <= 0) return true;
-    float(&o)[DIM / 2] = o_of_all[0];
-    if constexpr (PROBLEMS == 2)
-        UNROLL for (int n = 0; n < DIM / 2; ++n) o[n] = tile_row < KEYS ? o[n] : o_of_all[1][n];
     /* o = sum p v / sum p */
-    const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
-    const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])};
-    write_lse(p, c, static_cast<unsigned>(warp_row), sums, sum, rows, seen);
-    uint32_t pairs[DIM / 4];
-    round_sums<T, DIM>(pairs, o, factor[0], factor[1]);
-    stage_rows<shape>(q, static_cast<unsigned>(tile_row), pairs);
+    float sum[2];
+    ROLLED for (unsigned x = 0; x < DIM; x += N) {
+        float o_of_all[PROBLEMS][N / 2] = {};
+        UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
+            multiply_parts<T, shape, N>(o_of_all[n], parts, descriptor<shape>(v, KEYS * n, x));
+        UNROLL for (int n = 0; n < PROBLEMS; ++n) wait_for<0>(o_of_all[n]);
+        if (rows <= 0) continue;
+        float(&o)[N / 2] = o_of_all[0];
+        if constexpr (PROBLEMS == 2)
+            UNROLL for (int n = 0; n < N / 2; ++n) o[n] = tile_row < KEYS ? o[n] : o_of_all[1][n];
+        sum[0] = sum_of_quad(sums.sum[0]), sum[1] = sum_of_quad(sums.sum[1]);
+        const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])};
+        if (x == 0) write_lse(p, c, static_cast<unsigned>(warp_row), sums, sum, rows, seen);
+        uint32_t pairs[N / 4];
+        round_sums<T, N>(pairs, o, factor[0], factor[1]);
+        stage_rows<shape, N>(q, static_cast<unsigned>(tile_row), pairs, x);
+    }
+    if (rows <= 0) return true;
     write_rows<shape>(p.o, q, static_cast<unsigned>(tile_row), o_row, rows, seen < rows ? seen : 16, WHOLE);
     return !is_near || (sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT);
 }
@@ -230,8 +240,9 @@ int launch_width(const forward_params &p, void *stream)
     const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
     if (widest <= 32) return launch_length<T, 32>(p, stream);
     if (widest <= 64) return launch_length<T, 64>(p, stream);
-    if (longest_of(p) <= 64) return launch<T, 128, 64>(p, stream);
-    return launch<T, 128, 128>(p, stream);
+    if (widest <= 128) return launch_length<T, 128>(p, stream);
+    if (longest_of(p) <= 32) return launch<T, 256, 32>(p, stream);
+    return launch<T, 256, 64>(p, stream);
 }
 
 } // namespace

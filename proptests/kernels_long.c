@@ -114,6 +114,8 @@ static const struct long_case {
     {"short, more problems than SMs, width 64", 3, 64, 64, 64, 64, -1, -1, NO_GROUP | FAR_VALUES | ELSEWHERE},
     {"short, more problems than SMs, width 256", 3, 64, 64, 256, 256, -1, -1, NO_GROUP},
     {"short, 32 keys, more problems than SMs, width 256", 4, 32, 32, 256, 256, -1, -1, NO_GROUP},
+    {"short, one problem, width 256", 1, 64, 64, 256, 256, -1, -1, NO_GROUP},
+    {"short, 32 keys, few problems, width 256", 2, 32, 32, 256, 256, -1, -1, NO_GROUP},
     {"short, 32 keys, width 200", 1, 30, 32, 200, 256, -1, -1, NO_GROUP},
     {"short, width 32, no group", 2, 64, 64, 32, 32, -1, -1, NO_GROUP},
     {"short, width 128, no group", 1, 64, 64, 128, 128, -1, -1, NO_GROUP},
