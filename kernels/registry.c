@@ -124,7 +124,8 @@ static bool short_forward_hopper_takes(const struct attest_problem *p, char *why
     return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
 }
 
-/* Of other heads it has any rows, in one launch. */
+/* Where it does not have 128 rows, or has a launch of its own for 64: of more than 64 features, and of those that
+ * short_forward_scaled has from the 65th row or key on. */
 static bool short_forward_hopper_64_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->head_dim <= 64 && p->head_dim_v <= 64 && !is_scaled(p, why, bytes))

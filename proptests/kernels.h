@@ -71,6 +71,9 @@ int kernels_corners(const struct implementation *self, int32_t dtype, struct pro
 int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context);
 int kernels_scaled(const struct implementation *self, int32_t dtype, struct prop_context *context);
 
+/* SMs of the simulated GPU that a problem is run on, 1 to 4. */
+unsigned kernels_sim_sms(const struct attest_problem *p);
+
 /* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. `only`: the name of the one
  * that is asked, NULL: all. */
 int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,

@@ -9,10 +9,10 @@
 enum { ALIGN = 256, POISON = 0xff };
 
 /* One simulated GPU for all runs of this process, on one host thread: tests share the machine. */
-static struct sim_gpu *gpu_for(const struct implementation *self, uint64_t bits)
+static struct sim_gpu *gpu_for(enum sim_generation generation, uint64_t bits)
 {
     static struct sim_gpu *gpu;
-    const struct sim_options options = {.generation = ((const struct kernel_implementation *)self)->generation,
+    const struct sim_options options = {.generation = generation,
                                         .async = (enum sim_async_policy)(bits % 3),
                                         .seed = bits / 3,
                                         .workers = 1};
@@ -29,6 +29,13 @@ static uint64_t hash(const void *bytes, size_t size)
     for (size_t i = 0; i < size; ++i) h = check_mix(h ^ ((const unsigned char *)bytes)[i]);
     return h;
 }
+
+static enum sim_generation generation_of(const struct implementation *self)
+{
+    return ((const struct kernel_implementation *)self)->generation;
+}
+
+unsigned kernels_sim_sms(const struct attest_problem *p) { return sim_num_sms(gpu_for(SIM_SM_90, hash(p, sizeof *p))); }
 
 /* ---- forward and backward ---- */
 
@@ -56,7 +63,7 @@ static enum attest_status run(const struct implementation *self, const struct at
     if (status != ATTEST_OK) return status;
     const size_t bytes = run.workspace_bytes;
     unsigned char *const memory = new_workspace(bytes), *const workspace = bytes > 0 ? memory + ALIGN : NULL;
-    struct sim_gpu *const gpu = gpu_for(self, hash(p, sizeof *p));
+    struct sim_gpu *const gpu = gpu_for(generation_of(self), hash(p, sizeof *p));
     status = pass == ATTEST_FORWARD ? attest_run_forward(&run.plan, &a->forward, workspace, bytes, gpu)
                                     : attest_run_backward(&run.plan, a, workspace, bytes, gpu);
     if (status == ATTEST_OK && !is_guarded(memory, bytes)) {
@@ -94,7 +101,8 @@ static enum attest_status merge(const struct implementation *self, const struct 
 {
     merge_launcher *const launcher = ((const struct kernel_implementation *)self)->launchers.merge;
     struct attest_merge_args on_sim = *a;
-    struct sim_gpu *gpu = gpu_for(self, check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states)));
+    const uint64_t bits = check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states));
+    struct sim_gpu *gpu = gpu_for(generation_of(self), bits);
     on_sim.device = ATTEST_SIM;
     if (launcher == NULL) return attest_merge_states(&on_sim, gpu);
     const struct merge_params params = merge_params_of(a);
@@ -106,7 +114,8 @@ static enum attest_status merge_backward(const struct implementation *self, cons
 {
     merge_backward_launcher *const launcher = ((const struct kernel_implementation *)self)->launchers.merge_backward;
     struct attest_merge_backward_args on_sim = *a;
-    struct sim_gpu *gpu = gpu_for(self, check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states)));
+    const uint64_t bits = check_mix((uint64_t)(a->rows * (MERGE_MAX_STATES + 1) + a->num_states));
+    struct sim_gpu *gpu = gpu_for(generation_of(self), bits);
     on_sim.device = ATTEST_SIM;
     if (launcher == NULL) return attest_merge_states_backward(&on_sim, gpu);
     const struct merge_backward_params params = merge_backward_params_of(a);
