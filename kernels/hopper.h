@@ -91,14 +91,14 @@ DEVICE unsigned offset(unsigned row, unsigned x)
 }
 
 /* The first `count` rows, of `length` numbers, of a problem; all else is zero. By THREADS, a part of them for each
- * problem, of which this is `thread`. Copies are asynchronous. By panels: such code is long. */
+ * problem, of which this is `thread`. Copies are asynchronous. */
 template <typename shape, int THREADS>
 DEVICE void load_operand(uint16_t *to, const row_tensor &t, char *rows, int length, int count, unsigned thread)
 {
     constexpr int OF_ONE = THREADS / shape::PROBLEMS;
     row_pointer row = {rows, t.dtype, t.by_four, length};
     to += thread / OF_ONE * (shape::KEYS * shape::PANEL);
-    ROLLED for (int x = 0; x < shape::DIM; x += shape::PANEL) {
+    ROLLED for (int x = 0; x < shape::DIM; x += shape::PANEL) { /* copies of rows of any length are much code */
         load_rows<shape::KEYS, shape::PANEL, OF_ONE>(to + x * shape::TILE, row, t.seqlen * 2, t.by_eight != 0, count,
                                                      thread % OF_ONE);
         row.data += 2 * shape::PANEL, row.length -= shape::PANEL;

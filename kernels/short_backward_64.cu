@@ -5,9 +5,9 @@
  *
  * Takes what short_backward_hopper.cu does, of at most 64 query rows and keys and heads of at most 256 features.
  *
- * Grid    x: problems, one for each sequence and head, or pairs of them; y: of few whole ones, if results come in two
- *         slices of features, a CTA for each: both find p and ds, from rows that one of them fetched from memory. They
- *         may come before the launch ahead has ended (grid_wait)
+ * Grid    x: problems, one for each sequence and head, or pairs of them; y: of whole ones without tensor maps, if
+ *         results come in two slices of features, a CTA for each, which both find p and ds. They may come before the
+ *         launch ahead has ended (grid_wait)
  * Block   a warpgroup: two problems of at most 32 rows and keys, or one. Its 64 query rows make s, p, dp, ds and dq;
  *         its 64 keys dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; p and ds in two parts of 16 bits, both at once or one after the
@@ -376,11 +376,10 @@ int launch(const backward_params &p, void *stream)
     if constexpr (shape::MAY_HAVE_MAPS) {
         const row_tensor *const tensors[TILES] = {&f.q, &f.k, &p.dout, &f.v};
         const int64_t ctas = problems / shape::PROBLEMS * shape::SLICES;
-        const bool are_many = ctas > launch_num_sms(stream);
         const tile_maps<true> *const maps =
-            are_many ? find_maps<tile_maps<true>, typename shape::operand, KEYS>(f, tensors) : nullptr;
+            ctas > launch_num_sms(stream) ? find_maps<tile_maps<true>, typename shape::operand, KEYS>(f, tensors)
+                                          : nullptr;
         if (maps != nullptr) return launch_kind<T, shape, true, true>(p, *maps, stream);
-        if (are_many && shape::SLICES > 1) return launch_kind<T, shape, false, false>(p, {}, stream); /* a CTA each */
     }
     return launch_kind<T, shape, true, false>(p, {}, stream);
 }

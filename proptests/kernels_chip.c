@@ -358,7 +358,7 @@ static bool many(void)
 }
 
 /* What is captured may be the first run of a process: kernels that were never loaded. One run: a second would put right
- * what a kernel did that began too early. */
+ * what the first did wrong. */
 static bool graph_of(struct sample *c, void *stream)
 {
     bool ok = sample_send(c, settings.quick) && cuda_synchronize() == 0 && cuda_begin_capture(stream) == 0 &&
