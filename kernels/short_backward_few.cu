@@ -48,10 +48,6 @@ static_assert(sizeof(few_memory<128>) <= 227 * 1024, "an SM has no more for a CT
 static_assert(offsetof(few_memory<128>, v) == offsetof(few_memory<128>, ds) + part_of(1, 0) * sizeof(uint16_t),
               "the last 64 keys' ds is v's place");
 
-/* The first row, or key, of a warpgroup, and of a warp: own_first() and warp_first() within either pair. */
-DEVICE unsigned group_first() { return shfl_idx(FULL_WARP, warp() / 4 % 2, 0) * 64; }
-DEVICE unsigned row_first() { return shfl_idx(FULL_WARP, warp() % 8 * 16, 0); }
-
 /* A warp's 16 rows. */
 template <int DIM>
 DEVICE void load_whole(uint16_t *to, const row_tensor &t, const backward_params &p)
@@ -65,36 +61,6 @@ DEVICE void complete_loads()
     cp_async_commit();
     cp_async_wait<0>();
     fence_proxy_async_shared();
-}
-
-/* Of four lanes, lane i's number j and lane j's number i change places. */
-DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
-{
-    UNROLL for (unsigned by = 1; by < 4; by *= 2)
-        UNROLL for (unsigned n = 0; n < 4; ++n) {
-            if ((n & by) != 0) continue;
-            const bool gives_first = (lane & by) != 0;
-            const uint32_t given = shfl_xor(FULL_WARP, gives_first ? numbers[n] : numbers[n + by], by);
-            if (gives_first) numbers[n] = given;
-            else numbers[n + by] = given;
-        }
-}
-
-/* Sums of a warp's 16 rows times a factor. A lane has two features of every eight; of 32, the four lanes of a row
- * exchange them, so that each stores eight side by side, and a quad 64 bytes of the row. */
-template <typename T, int DIM>
-DEVICE void write_sums(const row_tensor &t, const backward_params &p, const float (&sums)[DIM / 2], float factor)
-{
-    uint32_t pairs[DIM / 4]; /* of rows g and g + 8 in turns */
-    round_sums<T, DIM>(pairs, sums, factor, factor);
-    const unsigned own = own_lane();
-    uint16_t *const to = whole_rows<uint16_t>(t, p, block_x()) + (row_first() + own / 4) * t.seqlen + own % 4 * 8;
-    UNROLL for (int n = 0; n < DIM / 4; n += 8)
-        UNROLL for (int r = 0; r < 2; ++r) {
-            uint32_t four[4] = {pairs[n + r], pairs[n + 2 + r], pairs[n + 4 + r], pairs[n + 6 + r]};
-            transpose_quad(four, own);
-            store_16(to + 8 * r * t.seqlen + 4 * n, four);
-        }
 }
 
 /* ---- query rows -------------------------------------------------------------------------------------------------- */

@@ -20,6 +20,10 @@ static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE
 static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
               "in order");
 
+/* short_backward_wide_few.cu: of a launch of whole problems, of which each has that many SMs, or more. */
+enum { WIDE_FEW_CTAS = 4 };
+extern "C" int KERNEL_SYMBOL(short_backward_wide_few)(const struct backward_params *p, void *stream);
+
 /* The sequence and the head of a launch's problem. */
 struct batch_head {
     unsigned b, head;

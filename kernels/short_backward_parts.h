@@ -1,5 +1,5 @@
 /* short_backward_parts.h - problems of 128 query rows and keys, weights in two parts of 16 bits: what
- * short_backward_hopper.cu and short_backward_few.cu share, whose results have the same bits. */
+ * short_backward_hopper.cu, short_backward_few.cu and short_backward_wide_few.cu share. */
 #ifndef ATTEST_KERNELS_SHORT_BACKWARD_PARTS_H
 #define ATTEST_KERNELS_SHORT_BACKWARD_PARTS_H
 
@@ -106,6 +106,45 @@ DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b,
             else wgmma_m64nNk16_bf16<DIM, false, false, TRANSPOSE, true>(d, a_j, b_j, !is_first);
         }
     wgmma_commit();
+}
+
+/* ---- two pairs of warpgroups: one for query rows, one for keys --------------------------------------------------- */
+
+/* The first row, or key, of a warpgroup, and of a warp: own_first() and warp_first() within either pair. */
+DEVICE unsigned group_first() { return shfl_idx(FULL_WARP, warp() / 4 % 2, 0) * 64; }
+DEVICE unsigned row_first() { return shfl_idx(FULL_WARP, warp() % 8 * 16, 0); }
+
+/* Of four lanes, lane i's number j and lane j's number i change places. */
+DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
+{
+    UNROLL for (unsigned by = 1; by < 4; by *= 2)
+        UNROLL for (unsigned n = 0; n < 4; ++n) {
+            if ((n & by) != 0) continue;
+            const bool gives_first = (lane & by) != 0;
+            const uint32_t given = shfl_xor(FULL_WARP, gives_first ? numbers[n] : numbers[n + by], by);
+            if (gives_first) numbers[n] = given;
+            else numbers[n + by] = given;
+        }
+}
+
+/* Sums of a warp's 16 rows times a factor, for features from x on of the CTA's problem, a whole one. A lane has two
+ * features of every eight; of 32, the four lanes of a row exchange them, so that each stores eight side by side, and a
+ * quad 64 bytes of the row. */
+template <typename T, int DIM>
+DEVICE void write_sums(const row_tensor &t, const backward_params &p, const float (&sums)[DIM / 2], float factor,
+                       unsigned x = 0)
+{
+    uint32_t pairs[DIM / 4]; /* of rows g and g + 8 in turns */
+    round_sums<T, DIM>(pairs, sums, factor, factor);
+    const unsigned own = own_lane();
+    uint16_t *const problem = whole_rows<uint16_t>(t, p, block_x()) + x;
+    uint16_t *const to = problem + (row_first() + own / 4) * t.seqlen + own % 4 * 8;
+    UNROLL for (int n = 0; n < DIM / 4; n += 8)
+        UNROLL for (int r = 0; r < 2; ++r) {
+            uint32_t four[4] = {pairs[n + r], pairs[n + 2 + r], pairs[n + 4 + r], pairs[n + 6 + r]};
+            transpose_quad(four, own);
+            store_16(to + 8 * r * t.seqlen + 4 * n, four);
+        }
 }
 
 #endif

@@ -315,9 +315,12 @@ template <typename T>
 int launch(const backward_params &p, void *stream)
 {
     const forward_params &f = p.forward;
-    if (are_whole<operand>(p) && f.batch * f.num_heads_q > launch_num_sms(stream)) {
+    if (are_whole<operand>(p)) {
+        const int64_t problems = f.batch * f.num_heads_q, sms = launch_num_sms(stream);
+        if (problems * WIDE_FEW_CTAS <= sms) return KERNEL_SYMBOL(short_backward_wide_few)(&p, stream);
         const row_tensor *const tensors[MAPS] = {&f.q, &f.k, &f.v, &p.dout};
-        const tile_maps<true> *const maps = find_maps<tile_maps<true>, operand, KEYS>(f, tensors);
+        const tile_maps<true> *const maps =
+            problems > sms ? find_maps<tile_maps<true>, operand, KEYS>(f, tensors) : nullptr;
         if (maps != nullptr) return launch_kind<T, true>(p, *maps, stream);
     }
     return launch_kind<T, false>(p, {}, stream);

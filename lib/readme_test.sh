@@ -49,7 +49,7 @@ by_gcc() {
         "$processor s of processor"
     # Two cores shall compile it in less than 240 s. The clock of a machine that does other work as well tells little, and
     # so does its processor time: what is judged is the size, which time follows. At 208 s for 28.6 MB, 240 s are 33 MB.
-    [ "$bytes" -le 32000000 ] || { echo "that is more than 32000000 bytes"; return 1; }
+    [ "$bytes" -le 33000000 ] || { echo "that is more than 33000000 bytes"; return 1; }
 }
 
 # A server of its own, with the machine's PATH; it stops at the end.

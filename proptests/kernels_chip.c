@@ -183,7 +183,7 @@ static bool folded(void) { return many_heads() && many_rows(); }
 /* ---- the same bits ---- */
 
 /* Shapes that run every kernel; also of the other checks. */
-enum { NUM_SHAPES = 8 };
+enum { NUM_SHAPES = 9 };
 static struct sample_shape some_shape(int n)
 {
     const int64_t seqlen = settings.quick ? 150 : 1500;
@@ -191,7 +191,7 @@ static struct sample_shape some_shape(int n)
         shape_of(ATTEST_BF16, seqlen, 64, WITH_CAUSAL), shape_of(ATTEST_FP16, seqlen, 128, EVERYTHING),
         shape_of(ATTEST_BF16, seqlen, 256, 0), shape_of(ATTEST_FP32, seqlen, 64, EVERYTHING),
         shape_of(ATTEST_BF16, 64, 64, WITH_CAUSAL), shape_of(ATTEST_FP16, 100, 128, WITH_ALIBI | WITH_DROPOUT),
-        shape_of(ATTEST_BF16, 30, 256, 0), shape_of(ATTEST_BF16, 128, 128, 0)};
+        shape_of(ATTEST_BF16, 30, 256, 0), shape_of(ATTEST_BF16, 128, 128, 0), shape_of(ATTEST_BF16, 128, 256, 0)};
     struct sample_shape s = shapes[n];
     s.batch = 2, s.heads_q = 6;
     s.heads_kv = s.seqlen == 128 ? 6 : 3; /* few whole problems: a kernel that takes no groups, and begins early */
@@ -429,8 +429,8 @@ static bool early(void)
         unsigned features;
     } shapes[] = {{ATTEST_BF16, 64, 64, 6, 0},   {ATTEST_BF16, 128, 32, 6, 0},  {ATTEST_BF16, 32, 128, 6, 0},
                   {ATTEST_BF16, 128, 128, 6, 0}, {ATTEST_FP16, 128, 128, 48, 0}, {ATTEST_BF16, 64, 256, 6, 0},
-                  {ATTEST_FP16, 64, 256, 48, 0}, {ATTEST_BF16, 128, 256, 6, 0}, {ATTEST_BF16, 128, 256, 48, 0},
-                  {ATTEST_BF16, 100, 64, 6, WITH_SEQUSED}};
+                  {ATTEST_FP16, 64, 256, 48, 0}, {ATTEST_FP16, 128, 256, 6, 0}, {ATTEST_BF16, 128, 256, 12, 0},
+                  {ATTEST_BF16, 128, 256, 48, 0}, {ATTEST_BF16, 100, 64, 6, WITH_SEQUSED}};
     void *const stream = cuda_new_stream();
     bool ok = stream != NULL && is_begun_early(stream);
     for (size_t n = 0; n < sizeof shapes / sizeof *shapes; ++n) {

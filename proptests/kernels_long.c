@@ -51,8 +51,9 @@
 /* Asked again, of tensors that lie the same way elsewhere, and then of one sequence more. */
 #define ELSEWHERE (SMALL_SIZES << 1)
 
-/* Of a scale that has the simulated GPU have four SMs: kernels that ask take the problems for few. */
+/* Of a scale that has the simulated GPU have four SMs, or 16: kernels that ask take the problems for few. */
 #define FEW (ELSEWHERE << 1)
+#define FEWER (FEW << 1)
 
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
  * wrong kernel is found. */
@@ -189,7 +190,10 @@ static const struct long_case {
     {"80 rows, ragged, behind many, width 256", 16, 80, 110, 136, 130, -1, -1, FEATURE(RAGGED) | NO_GROUP | RISING},
     {"128 rows, ragged, width 128", 3, 128, 110, 96, 128, -1, -1, FEATURE(RAGGED)},
     {"128 rows, ragged, width 256", 3, 128, 110, 168, 256, -1, -1, FEATURE(RAGGED)},
-    {"128 rows, width 256, whole tiles", 1, 128, 128, 256, 256, -1, -1, NO_GROUP},
+    {"128 rows, width 256, whole tiles", 2, 128, 128, 256, 256, -1, -1, NO_GROUP | FEW},
+    {"128 rows, one problem, width 256", 1, 128, 128, 256, 256, -1, -1, NO_GROUP | FEW},
+    {"128 rows, few problems, width 256", 2, 128, 128, 256, 256, -1, -1, NO_GROUP | FEWER},
+    {"100 rows, one problem, width 256", 1, 100, 66, 256, 256, -1, -1, NO_GROUP | FEW},
     {"128 rows, more problems than SMs, width 256", 3, 128, 128, 256, 256, -1, -1, NO_GROUP},
     {"128 rows, ragged, whole tiles first, width 256", 2, 128, 128, 256, 256, -1, -1, FEATURE(RAGGED) | NO_GROUP},
     {"200 rows, few in use, width 256, no group", 2, 200, 140, 136, 100, -1, -1, FEATURE(SEQUSED) | NO_GROUP},
@@ -360,7 +364,8 @@ static void set_problem(struct prop_case *c, const struct long_case *from, int64
     if (has(from, FEATURE(STRIDED))) pad_rows(p);
     if (has(from, FAR_VALUES)) spread_rows(&p->v, p->seqlen_k, 8);
     if (has(from, ODD_RESULTS)) spread_rows(backward ? &p->dq : &p->o, p->seqlen_q, 1);
-    while (has(from, FEW) && kernels_sim_sms(p) < 4) p->softmax_scale += 0x1p-10f;
+    const unsigned sms = has(from, FEW) ? 4 : has(from, FEWER) ? 16 : 0;
+    while (sms != 0 && kernels_sim_sms(p) != sms) p->softmax_scale += 0x1p-10f;
 }
 
 static void set_values(struct prop_case *c, const struct long_case *from)

@@ -59,7 +59,7 @@ struct launch_shape {
 
 /* unsigned launch_num_sms(void *stream): SMs of the GPU, for a grid whose CTAs stay and take one piece of work after
  * the other; 0 where it cannot be asked: the launch will say why. Results must not depend on it: in the simulator it
- * is one to four, by the seed. */
+ * is one to four, or 16, by the seed. */
 
 #if ON_CHIP
 #include "kernels/device/launch_chip.h"

@@ -83,7 +83,8 @@ void sim_gpu_options(struct sim_gpu *gpu, const struct sim_options *options)
 
 unsigned sim_num_sms(const struct sim_gpu *gpu)
 {
-    return 1 + (unsigned)(mix(gpu->options.seed) >> 62);
+    const uint64_t drawn = mix(gpu->options.seed);
+    return drawn % 16 == 0 ? 16 : 1 + (unsigned)(drawn >> 62);
 }
 
 const struct sim_report *sim_last_report(const struct sim_gpu *gpu)

@@ -113,7 +113,7 @@ void sim_unmap_all(struct sim_gpu *gpu);
  * with a report. */
 enum sim_rule sim_check_written(struct sim_gpu *gpu);
 
-/* As many as a grid whose CTAs stay asks for: one to four, drawn from the seed. Any number of CTAs runs. */
+/* As many as a grid whose CTAs stay asks for: one to four, or, of a seed in 16, sixteen. Any number of CTAs runs. */
 unsigned sim_num_sms(const struct sim_gpu *gpu);
 
 /* A launch, as device/launch.h makes it. */

@@ -32,6 +32,7 @@ SOURCES = {
     "short_backward_hopper.cu": ["short_backward_hopper"],
     "short_backward_scaled.cu": ["short_backward_scaled"],
     "short_backward_wide.cu": ["short_backward_wide"],
+    "short_backward_wide_few.cu": ["short_backward_wide_few"],
     "forward_fp32.cu": ["forward_fp32"],
     "backward.cu": ["backward"],
     "backward_fp32.cu": ["backward_fp32"],
@@ -50,7 +51,7 @@ SOURCES = {
     "gradients.h": ["dsink", "dbias", "backward_fp32", "backward"],
     "scaled.h": ["short_forward_scaled", "short_backward_scaled"],
     "scores.h": ["forward_fp32", "dbias", "backward_fp32", "forward"],
-    "short_backward_parts.h": ["short_backward_few", "short_backward_hopper"],
+    "short_backward_parts.h": ["short_backward_few", "short_backward_hopper", "short_backward_wide_few"],
     "short_backward_hopper.h": ["short_backward_64", "short_backward_few", "short_backward_hopper",
                                 "short_backward_scaled", "short_backward_wide"],
     "short_hopper.h": ["short_forward_hopper", "short_forward_scaled"],
@@ -59,7 +60,8 @@ SOURCES = {
     "tiles.h": ["forward", "backward", "short_backward"],
 }
 # Of launchers that kernels call.
-CALLERS = {"dbias": "backward_fp32", "dsink": "backward_fp32", "short_backward_few": "short_backward_hopper"}
+CALLERS = {"dbias": "backward_fp32", "dsink": "backward_fp32", "short_backward_few": "short_backward_hopper",
+           "short_backward_wide_few": "short_backward_wide"}
 
 REPLACED = [
     (" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),

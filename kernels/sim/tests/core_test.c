@@ -420,19 +420,20 @@ static void fail_late(const void *args)
     sim_sync_threads();
 }
 
-Test(launches, a_gpu_has_one_to_four_sms_by_its_seed)
+Test(launches, a_gpu_has_one_to_four_sms_or_sixteen_by_its_seed)
 {
-    unsigned with[5] = {0};
-    for (unsigned i = 0; i < 64; ++i) {
+    unsigned with[17] = {0};
+    for (unsigned i = 0; i < 128; ++i) {
         const struct sim_options options = core_options(i);
         struct sim_gpu *gpu = sim_gpu_create(&options);
         const unsigned sms = sim_num_sms(gpu);
-        cr_assert(sms >= 1 && sms <= 4);
+        cr_assert((sms >= 1 && sms <= 4) || sms == 16);
         cr_assert_eq(sim_num_sms(gpu), sms);
         ++with[sms];
         sim_gpu_destroy(gpu);
     }
-    for (unsigned sms = 1; sms <= 4; ++sms) cr_expect_geq(with[sms], 5);
+    for (unsigned sms = 1; sms <= 4; ++sms) cr_expect_geq(with[sms], 10);
+    cr_expect_geq(with[16], 2);
 }
 
 Test(launches, of_several_findings_that_of_the_lowest_cta_is_kept_whoever_runs_it)
