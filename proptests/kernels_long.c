@@ -51,7 +51,8 @@
 /* Asked again, of tensors that lie the same way elsewhere, and then of one sequence more. */
 #define ELSEWHERE (SMALL_SIZES << 1)
 
-/* Of a scale that has the simulated GPU have four SMs, or 16: kernels that ask take the problems for few. */
+/* The simulated GPU has four SMs, or 16: kernels that ask take the problems for few. Elsewhere it has four at most. As
+ * its seed is made of the problem, the scale is changed until it has. */
 #define FEW (ELSEWHERE << 1)
 #define FEWER (FEW << 1)
 
@@ -206,6 +207,11 @@ static const struct long_case {
 };
 
 static bool has(const struct long_case *from, uint64_t feature) { return (from->features & feature) != 0; }
+
+static bool has_sms(const struct long_case *from, unsigned sms)
+{
+    return has(from, FEWER) ? sms == 16 : has(from, FEW) ? sms == 4 : sms <= 4;
+}
 
 static struct attest_score_tensor scores_of(int32_t dtype)
 {
@@ -364,8 +370,7 @@ static void set_problem(struct prop_case *c, const struct long_case *from, int64
     if (has(from, FEATURE(STRIDED))) pad_rows(p);
     if (has(from, FAR_VALUES)) spread_rows(&p->v, p->seqlen_k, 8);
     if (has(from, ODD_RESULTS)) spread_rows(backward ? &p->dq : &p->o, p->seqlen_q, 1);
-    const unsigned sms = has(from, FEW) ? 4 : has(from, FEWER) ? 16 : 0;
-    while (sms != 0 && kernels_sim_sms(p) != sms) p->softmax_scale += 0x1p-10f;
+    while (!has(from, NO_SCALE) && !has_sms(from, kernels_sim_sms(p))) p->softmax_scale += 0x1p-10f;
 }
 
 static void set_values(struct prop_case *c, const struct long_case *from)

@@ -192,7 +192,8 @@ class ShortAndSmall(unittest.TestCase):
         self.assertEqual(heights[0], '"32, 64')
         self.assertAlmostEqual(float(heights[1].split()[0]), 0.5 / 0.490, places=2)
         titles = [line for line in lines if line.startswith("set title")]
-        self.assertEqual(titles[:2], ['set title "forward, self-attention"', 'set title "forward, one query"'])
+        self.assertEqual(titles[:2], ['set title "forward, self-attention: seqlen, head_dim"',
+                                      'set title "forward, one query: seqlen, head_dim"'])
 
     def small(self):
         found = row((16, 8, 64, 64, 128, False), attest=[0.0055] * 3, empty=[0.0025] * 3)

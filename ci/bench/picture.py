@@ -17,10 +17,10 @@ LONG = Kind(lambda record, row, name: report.tflops_per_s(row, name),
             lambda row: report.shape_cells(row)[2],
             ["set ylabel 'TFLOP/s'", "set xlabel 'seqlen'", "set yrange [0:*]"], 300)
 SHORT = Kind(report.over_floor,
-             lambda row: "one query" if row["seqlen_q"] == 1 else "self-attention",
+             lambda row: ("one query" if row["seqlen_q"] == 1 else "self-attention") + ": seqlen, head_dim",
              lambda row: f"{row['seqlen_k']}, {row['head_dim']}",
-             ["set ylabel 'time / floor'", "set xlabel 'seqlen, head_dim'", "set logscale y", "set yrange [0.5:*]",
-              "set xtics rotate"], 700)
+             ["set ylabel 'time / floor'", "set logscale y", "set yrange [0.5:*]", "set xtics rotate",
+              "set bmargin 5"], 700)
 SMALL = Kind(lambda record, row, name: 1e3 * report.beyond_empty(row, "samples_ms"),
              lambda row: f"head_dim {row['head_dim']}",
              lambda row: f"{row['batch']}, {row['seqlen_k']}",
@@ -42,11 +42,11 @@ def script(record, path):
     for row in sorted(rows, key=lambda row: report.DIRECTIONS.index(row["direction"])):
         panels.setdefault(f"{row['direction']}, {kind.panel(row)}", []).append(row)
     columns = max(1, (len(panels) + 1) // 2)
-    lines = [f"set terminal svg noenhanced size {kind.width * columns},640 background 'white'",
+    lines = [f"set terminal svg noenhanced size {kind.width * columns},800 background 'white'",
              f"set output {quoted(path)}",
              f"set multiplot layout 2,{columns} title {quoted(record['gpu'] + ', ' + record['dtype'])}",
              "set style data histogram", "set style histogram clustered gap 1", "set style fill solid",
-             "set key below horizontal", *kind.axes]
+             "set key outside top center horizontal", "set grid ytics", *kind.axes]
     for title, rows in panels.items():
         names = [name for name in report.NAMES if any(report.has_time(row, name) for row in rows)]
         lines.append("$data << END")
