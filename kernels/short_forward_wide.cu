@@ -10,8 +10,11 @@
  * Block   three warpgroups: rows 0 .. 63 of a problem, rows 64 .. 127, and one that loads: two warps q and k, two v
  * Shared  q, k and v, as wgmma reads them; o on its way out; cards: where problems' rows are, which launches of nothing
  *         but whole problems do without
- * Phases  of rows: wait for q and k; s = q k^T; give q and k back; softmax; wait for v; o = p v; give v back; write o
+ * Phases  of rows: s = q k^T of half of the features when those are there, then of the rest; give q and k back;
+ *         softmax; wait for v; o = p v, half of its features, then the rest, while the first half is written; give v
+ *         back
  *
+ * Of s the second warpgroup asks for its products when the first has, which finds its weights meanwhile.
  * What is given back is loaded again, for the next problem, while rows go on with the rest: memory never waits. All that
  * threads wait for from problem to problem is an mbarrier's; two that follow one another have its two phases.
  * kernels/short.md has the figures. */
@@ -31,20 +34,23 @@ using operand = short_shape<DIM, KEYS>;
 constexpr int64_t ROUNDS = 3;
 
 /* Named barriers. */
-enum { Q_K_ASKED = 1 }; /* of a CTA's first problem */
+enum {
+    Q_K_ASKED = 1, /* of a CTA's first problem */
+    TURN_OF_ROWS   /* rows 0 .. 63 have asked for their scores */
+};
 
-/* Features of o that are on their way out at once. */
-enum { STAGED = 128 };
-using staged_o = short_shape<STAGED, KEYS>;
+/* Features of q and k that are waited for at once, and of o that are on their way out. */
+enum { HALF_DIM = 128, HALVES = DIM / HALF_DIM };
+using half = short_shape<HALF_DIM, KEYS>;
 
 /* Problem n of a CTA has card n % CARDS. It is found when q and k of problem n - 1 are on their way: then rows may still
  * have that of problem n - 2. */
 enum { CARDS = 3 };
 
 struct shared_memory {
-    uint16_t q[KEYS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[KEYS * STAGED];
+    uint16_t q[KEYS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[KEYS * HALF_DIM];
     card cards[CARDS];       /* is_ours: there is such a problem */
-    mbarrier q_full, q_free; /* of q and k; a phase of each for every problem */
+    mbarrier q_full[HALVES], q_free; /* of q and k; a phase of each for every problem */
     mbarrier v_full, v_free;
 };
 
@@ -55,13 +61,14 @@ DEVICE void clear(shared_memory &m)
     ROLLED for (unsigned n = thread_x(); n < 3 * KEYS * DIM / 8; n += THREADS) store_16(&pieces[n], sixteen_bytes{});
 }
 
-/* The first `count` rows, of `length` numbers, the other rows being zero; by LOADERS, this one's place among whom is
- * `thread`. Copies are asynchronous. is_whole: none of the tile's rows and features is missing, and all are aligned; a
- * warp copies whole rows then, as memory likes them best. */
+/* WIDTH features of the first `count` rows, which have `length` left, the other rows being zero; by LOADERS, this one's
+ * place among whom is `thread`. Copies are asynchronous. is_whole: none of the tile's rows and features is missing, and
+ * all are aligned; a warp copies all of a row's at once then, as memory likes them best. */
+template <int WIDTH>
 DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, bool is_whole, unsigned thread)
 {
     if (is_whole) {
-        constexpr unsigned OF_ROW = DIM / 8, AT_ONCE = LOADERS / OF_ROW; /* chunks; rows */
+        constexpr unsigned OF_ROW = WIDTH / 8, AT_ONCE = LOADERS / OF_ROW; /* chunks; rows */
         const unsigned x = thread % OF_ROW * 8, first = thread / OF_ROW, at = offset<operand>(first, x);
         const int64_t step = t.seqlen * 2;
         rows += first * step + 2 * x;
@@ -71,7 +78,7 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int 
         return;
     }
     row_pointer row = {rows, t.dtype, t.by_four, length};
-    UNROLL for (int x = 0; x < DIM; x += operand::PANEL) {
+    UNROLL for (int x = 0; x < WIDTH; x += operand::PANEL) {
         if (static_cast<int>(thread % (operand::PANEL / 8) * 8) >= row.length) break;
         load_rows<KEYS, operand::PANEL, LOADERS>(to + x * KEYS, row, t.seqlen * 2, t.by_eight != 0, count, thread);
         row.data += 2 * operand::PANEL, row.length -= operand::PANEL;
@@ -130,16 +137,24 @@ DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory
         mbarrier_wait(&m.q_free, (n + 1) % 2);
         if (!has_problem<ALL_WHOLE>(m, own, n)) return;
         const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
-        load(m.q, p.q, c.rows[Q], p.head_dim, c.used_q, c.is_whole, thread_x() - FIRST_OF_Q);
-        load(m.k, p.k, c.rows[K], p.head_dim, c.used_k, c.is_whole, thread_x() - FIRST_OF_Q);
+        ROLLED for (int x = 0; x < DIM; x += HALF_DIM) {
+            const int length = p.head_dim - x;
+            const unsigned thread = thread_x() - FIRST_OF_Q;
+            load<HALF_DIM>(m.q + x * KEYS, p.q, c.rows[Q] + 2 * x, length, c.used_q, c.is_whole, thread);
+            load<HALF_DIM>(m.k + x * KEYS, p.k, c.rows[K] + 2 * x, length, c.used_k, c.is_whole, thread);
+            cp_async_commit();
+        }
         if (n == 0) {
             sync_warp(FULL_WARP); /* lanes past a row's end have come sooner */
             named_barrier_arrive(Q_K_ASKED, 2 * LOADERS);
         }
+        cp_async_wait<1>();
+        fence_proxy_async_shared();
+        arrive(m.q_full[0]);
         if (!ALL_WHOLE && warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[(n + 1) % CARDS]);
         cp_async_wait_all();
         fence_proxy_async_shared();
-        arrive(m.q_full); /* with the next card */
+        arrive(m.q_full[1]); /* with the next card */
     }
 }
 
@@ -153,7 +168,7 @@ DEVICE void load_v(const forward_params &p, const work &by_ctas, shared_memory &
         mbarrier_wait(&m.v_free, (n + 1) % 2);
         if (!has_problem<ALL_WHOLE>(m, own, n)) return;
         const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
-        load(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, c.is_whole, thread_x() - FIRST_OF_V);
+        load<DIM>(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, c.is_whole, thread_x() - FIRST_OF_V);
         cp_async_wait_all();
         fence_proxy_async_shared();
         arrive(m.v_full);
@@ -167,31 +182,39 @@ DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, 
     const unsigned warp_row = warp() * 16, first = warp_row / ROWS * ROWS;
     const int seen = (c.used_k > 0 ? c.used_q : 0) - static_cast<int>(warp_row); /* of the warp's */
     const int rows = c.seqlen_q - static_cast<int>(warp_row);
-    float s[KEYS / 2] = {}, o[DIM / 2] = {};
+    float s[KEYS / 2] = {}, o[HALVES][HALF_DIM / 2] = {};
     weight_parts<KEYS> parts;
-    mbarrier_wait(&m.q_full, parity);
-    multiply_rows<T, operand, KEYS>(s, descriptor<operand>(m.q, first), descriptor<operand>(m.k));
+    UNROLL for (int n = 0; n < HALVES; ++n) {
+        mbarrier_wait(&m.q_full[n], parity);
+        if (n == 0 && first > 0) named_barrier_sync(TURN_OF_ROWS, FIRST_OF_Q);
+        multiply_rows<T, half, KEYS>(s, descriptor<operand>(m.q, first, n * HALF_DIM),
+                                     descriptor<operand>(m.k, 0, n * HALF_DIM), n > 0);
+    }
+    if (first == 0 && c.seqlen_q > ROWS) named_barrier_arrive(TURN_OF_ROWS, FIRST_OF_Q);
     wait_for<0>(s);
     arrive(m.q_free);
     const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, c.used_k, false);
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
     const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])}; /* o = sum p v / sum p */
     split_weights<T>(parts, s);
-    row_pointer o_row = first_row_of_o<STAGED>(p, c, warp_row);
+    row_pointer o_row = first_row_of_o<HALF_DIM>(p, c, warp_row);
     write_lse(p, c, warp_row, sums, sum, rows, seen);
     mbarrier_wait(&m.v_full, parity);
-    multiply_parts<T, operand>(o, parts, descriptor<operand>(m.v));
-    wait_for<0>(o);
-    arrive(m.v_free);
-    uint32_t pairs[DIM / 4];
-    round_sums<T, DIM>(pairs, o, factor[0], factor[1]);
-    UNROLL for (int x = 0; x < DIM; x += STAGED) {
-        if (x >= p.head_dim_v) break;
-        uint32_t staged[STAGED / 4];
-        UNROLL for (int n = 0; n < STAGED / 4; ++n) staged[n] = pairs[x / 4 + n];
-        stage_rows<staged_o>(m.o, warp_row, staged);
-        write_rows<staged_o>(p.o, m.o, warp_row, o_row, rows, seen, false);
-        o_row.data += 2 * STAGED, o_row.length -= STAGED;
+    UNROLL for (int n = 0; n < HALVES; ++n)
+        multiply_parts<T, half>(o[n], parts, descriptor<operand>(m.v, 0, n * HALF_DIM));
+    UNROLL for (int n = 0; n < HALVES; ++n) {
+        if (n == 0) {
+            wait_for<1>(o[0]);
+        } else {
+            wait_for<0>(o[1]);
+            arrive(m.v_free);
+        }
+        if (n * HALF_DIM >= p.head_dim_v) continue;
+        uint32_t pairs[HALF_DIM / 4];
+        round_sums<T, HALF_DIM>(pairs, o[n], factor[0], factor[1]);
+        stage_rows<half>(m.o, warp_row, pairs);
+        write_rows<half>(p.o, m.o, warp_row, o_row, rows, seen, false);
+        o_row.data += 2 * HALF_DIM, o_row.length -= HALF_DIM;
         sync_warp(FULL_WARP); /* o has been read: its place is free */
     }
 }
@@ -210,7 +233,7 @@ DEVICE void take_problems(const forward_params &p, const work &by_ctas, shared_m
             take_rows<T>(p, m, c, parity);
             if (!ALL_WHOLE) write_empty_rows<FINDER>(p, c, KEYS);
         } else { /* q, k and v are the others' */
-            mbarrier_wait(&m.q_full, parity);
+            UNROLL for (mbarrier &full : m.q_full) mbarrier_wait(&full, parity);
             arrive(m.q_free);
             mbarrier_wait(&m.v_full, parity);
             arrive(m.v_free);
@@ -227,7 +250,8 @@ KERNEL(THREADS, 1) void short_forward_wide_kernel(const GRID_CONSTANT forward_pa
     unsigned next = own_share(by_ctas).first;
     if (!ALL_WHOLE && warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[0]);
     if (thread_x() == 0) {
-        mbarrier_init(&m.q_full, LOADERS / 32), mbarrier_init(&m.q_free, FIRST_OF_Q / 32);
+        UNROLL for (mbarrier &full : m.q_full) mbarrier_init(&full, LOADERS / 32);
+        mbarrier_init(&m.q_free, FIRST_OF_Q / 32);
         mbarrier_init(&m.v_full, LOADERS / 32), mbarrier_init(&m.v_free, FIRST_OF_Q / 32);
     }
     if (!ALL_WHOLE && (p.head_dim < DIM || p.head_dim_v < DIM)) {
