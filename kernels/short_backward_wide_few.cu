@@ -29,8 +29,8 @@ using tile = operand<SLICE_DIM>;
 
 /* Named barriers. */
 enum {
-    Q_K_LOADED = 1,                         /* one for each slice, for the first warpgroup of rows */
-    DOUT_V_LOADED = Q_K_LOADED + SLICES,    /* all threads', as is all that names no pair */
+    Q_K_LOADED = 1,                      /* one for each slice, for the first warpgroup of rows */
+    DOUT_V_LOADED = Q_K_LOADED + SLICES, /* all threads', as are the next four */
     LAST_LOADED,
     S_DONE,
     DP_ASKED, /* p is stored, too */

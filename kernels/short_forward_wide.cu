@@ -14,10 +14,10 @@
  *         softmax; wait for v; o = p v, half of its features, then the rest, while the first half is written; give v
  *         back
  *
- * Of s the second warpgroup asks for its products when the first has, which finds its weights meanwhile.
- * What is given back is loaded again, for the next problem, while rows go on with the rest: memory never waits. All that
- * threads wait for from problem to problem is an mbarrier's; two that follow one another have its two phases.
- * kernels/short.md has the figures. */
+ * Of s the second warpgroup asks for its products when the first has, which finds its weights meanwhile. What is given
+ * back is loaded again, for the next problem, while rows go on with the rest: memory never waits. Else all that threads
+ * wait for from problem to problem is an mbarrier's; two that follow one another have its two phases. kernels/short.md
+ * has the figures. */
 #include "kernels/short_hopper.h"
 
 namespace {
@@ -49,7 +49,7 @@ enum { CARDS = 3 };
 
 struct shared_memory {
     uint16_t q[KEYS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[KEYS * HALF_DIM];
-    card cards[CARDS];       /* is_ours: there is such a problem */
+    card cards[CARDS];               /* is_ours: there is such a problem */
     mbarrier q_full[HALVES], q_free; /* of q and k; a phase of each for every problem */
     mbarrier v_full, v_free;
 };
