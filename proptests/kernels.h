@@ -71,7 +71,7 @@ int kernels_corners(const struct implementation *self, int32_t dtype, struct pro
 int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context);
 int kernels_scaled(const struct implementation *self, int32_t dtype, struct prop_context *context);
 
-/* SMs of the simulated GPU that a problem is run on, 1 to 4. */
+/* SMs of the simulated GPU that a problem is run on: 1 to 4, or 16. */
 unsigned kernels_sim_sms(const struct attest_problem *p);
 
 /* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. `only`: the name of the one

@@ -432,6 +432,7 @@ Test(launches, a_gpu_has_one_to_four_sms_or_sixteen_by_its_seed)
         ++with[sms];
         sim_gpu_destroy(gpu);
     }
+    /* 30 each and 8 are expected, with standard deviations of 4.8 and 2.7: a bias is seen, other seeds would do. */
     for (unsigned sms = 1; sms <= 4; ++sms) cr_expect_geq(with[sms], 10);
     cr_expect_geq(with[16], 2);
 }
