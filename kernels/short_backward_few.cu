@@ -48,13 +48,6 @@ static_assert(sizeof(few_memory<128>) <= 227 * 1024, "an SM has no more for a CT
 static_assert(offsetof(few_memory<128>, v) == offsetof(few_memory<128>, ds) + part_of(1, 0) * sizeof(uint16_t),
               "the last 64 keys' ds is v's place");
 
-/* A warp's 16 rows. */
-template <int DIM>
-DEVICE void load_whole(uint16_t *to, const row_tensor &t, const backward_params &p)
-{
-    load<DIM>(to, t, reinterpret_cast<char *>(whole_rows<uint16_t>(t, p, block_x())), DIM, KEYS, true, row_first());
-}
-
 /* What was asked for so far is there, and wgmma may read it once others know. */
 DEVICE void complete_loads()
 {

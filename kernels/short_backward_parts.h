@@ -114,6 +114,14 @@ DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b,
 DEVICE unsigned group_first() { return shfl_idx(FULL_WARP, warp() / 4 % 2, 0) * 64; }
 DEVICE unsigned row_first() { return shfl_idx(FULL_WARP, warp() % 8 * 16, 0); }
 
+/* A warp's 16 rows of the CTA's problem, a whole one, DIM features from x on. */
+template <int DIM>
+DEVICE void load_whole(uint16_t *to, const row_tensor &t, const backward_params &p, unsigned x = 0)
+{
+    uint16_t *const rows = whole_rows<uint16_t>(t, p, block_x()) + x;
+    load<DIM>(to, t, reinterpret_cast<char *>(rows), DIM, KEYS, true, row_first());
+}
+
 /* Of four lanes, lane i's number j and lane j's number i change places. */
 DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
 {

@@ -145,24 +145,17 @@ DEVICE void take_rows(const backward_params &p, sliced_memory &m)
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* A slice of a tensor, a warp's 16 rows. */
-DEVICE void load_slice(uint16_t *to, const row_tensor &t, const backward_params &p, unsigned x)
-{
-    uint16_t *const rows = whole_rows<uint16_t>(t, p, block_x()) + x * SLICE_DIM;
-    load<SLICE_DIM>(to, t, reinterpret_cast<char *>(rows), SLICE_DIM, KEYS, true, row_first());
-}
-
 DEVICE void load_q_k(sliced_memory &m, const backward_params &p, unsigned x)
 {
-    load_slice(m.q_k[x].rows, p.forward.q, p, x);
-    load_slice(m.q_k[x].keys, p.forward.k, p, x);
+    load_whole<SLICE_DIM>(m.q_k[x].rows, p.forward.q, p, x * SLICE_DIM);
+    load_whole<SLICE_DIM>(m.q_k[x].keys, p.forward.k, p, x * SLICE_DIM);
     cp_async_commit();
 }
 
 DEVICE void load_dout_v(sliced_memory &m, const backward_params &p, unsigned x)
 {
-    load_slice(dout_v_of(m, x).rows, p.dout, p, x);
-    load_slice(dout_v_of(m, x).keys, p.forward.v, p, x);
+    load_whole<SLICE_DIM>(dout_v_of(m, x).rows, p.dout, p, x * SLICE_DIM);
+    load_whole<SLICE_DIM>(dout_v_of(m, x).keys, p.forward.v, p, x * SLICE_DIM);
     cp_async_commit();
 }
 
