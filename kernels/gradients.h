@@ -39,6 +39,30 @@ DEVICE row_state load_row_state(const backward_params &p, const sequence &s, int
             load_scalar(p.dlse, s, b, row, head)};
 }
 
+/* lse in base 2 of a row whose scores are so large that one fp32 number of their size tells weights too little: half a
+ * unit in its last place, 2^-14 of a weight here, doubles whenever lse does. A backward pass finds the maximum and the
+ * sum of such a row's own weights again, and does not use the lse that it is given, unless that is of a larger key set
+ * (external_lse). Infinite scores are left as they are. */
+constexpr float LARGE_LSE = 0x1p10f;
+
+DEVICE bool is_large(float lse)
+{
+    const float size = float_of(bits_of(lse) & 0x7fffffff);
+    return size >= LARGE_LSE && size < infinity_f32();
+}
+
+/* m + log2 of the sum of 2^(y - m) in two parts, of which the second is what the first was rounded by. Weights are
+ * 2^(fma(dot, c, -high) - low). */
+struct split_lse {
+    float high, low;
+};
+
+DEVICE split_lse split_lse_of(float max, float sum)
+{
+    const float log_sum = log2_f32(sum), high = max + log_sum;
+    return {high, is_large(high) ? max - high + log_sum : 0.0f}; /* exact: |max| is the larger of the two */
+}
+
 /* delta of a row: the mean of its dp. Of weights that an lse in fp32 gives, which do not quite sum to one; 0 where all
  * of them are. */
 DEVICE float mean_dp(float sum_p, float sum_p_dp) { return sum_p_dp * rcp_f32(sum_p == 0 ? 1.0f : sum_p); }
