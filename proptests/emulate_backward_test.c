@@ -31,7 +31,9 @@ static struct judged run_as(const struct implementation *e, const char *by, int3
     const int64_t count = case_count(&c, T_DQ);
     const struct ref_backward oracle = {.dq = case_doubles(&c, count), .dk = case_doubles(&c, count)};
     for (int t = REF_DQ; t <= REF_DK; ++t)
-        bounds[t] = (struct ref_bound){case_doubles(&c, count), case_doubles(&c, count), case_doubles(&c, count)};
+        bounds[t] = (struct ref_bound){.bound = case_doubles(&c, count),
+                                       .sigma = case_doubles(&c, count),
+                                       .bias = case_doubles(&c, count)};
     case_reset_outputs(&c);
     cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &oracle, 0), ATTEST_OK);
     cr_assert_eq(e->forward(e, &c.p, &c.a.forward), ATTEST_OK);

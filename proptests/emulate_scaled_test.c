@@ -106,7 +106,9 @@ static void judge(struct prop_case *c, const struct implementation *e, const cha
     for (int t = 0; t < GRADIENTS; ++t) {
         const int64_t count = case_count(c, outputs[t]);
         oracle[t] = case_doubles(c, count);
-        bounds[tensors[t]] = (struct ref_bound){case_doubles(c, count), case_doubles(c, count), case_doubles(c, count)};
+        bounds[tensors[t]] = (struct ref_bound){.bound = case_doubles(c, count),
+                                    .sigma = case_doubles(c, count),
+                                    .bias = case_doubles(c, count)};
     }
     const struct ref_backward results = {.dq = oracle[0], .dk = oracle[1], .dv = oracle[2]};
     const void *const got[GRADIENTS] = {c->a.dq, c->a.dk, c->a.dv};
@@ -308,7 +310,9 @@ static struct ref_report judge_o(struct prop_case *c, const struct implementatio
     case_reset_outputs(c);
     const int64_t count = case_count(c, T_O);
     double *const oracle = case_doubles(c, count);
-    const struct ref_bound bound = {case_doubles(c, count), case_doubles(c, count), case_doubles(c, count)};
+    const struct ref_bound bound = {.bound = case_doubles(c, count),
+                                    .sigma = case_doubles(c, count),
+                                    .bias = case_doubles(c, count)};
     const struct ref_forward results = {.o = oracle};
     cr_assert_eq(ref_forward(&c->p, &c->a.forward, &results, 1), ATTEST_OK);
     cr_assert_eq(e->forward(e, &c->p, &c->a.forward), ATTEST_OK);

@@ -31,7 +31,9 @@ static int judge(const struct attest_problem *p, const struct attest_forward_arg
 {
     const int64_t rows = p->total_q * p->num_heads_q;
     const struct ref_forward want = {new_doubles(m, rows * DIM), new_doubles(m, rows)};
-    const struct ref_bound o = {new_doubles(m, rows * DIM), new_doubles(m, rows * DIM), new_doubles(m, rows * DIM)};
+    const struct ref_bound o = {.bound = new_doubles(m, rows * DIM),
+                                .sigma = new_doubles(m, rows * DIM),
+                                .bias = new_doubles(m, rows * DIM)};
     const struct ref_bound lse = {.bound = new_doubles(m, rows)};
     struct attest_plan *plan;
     struct ref_report of_o, of_lse;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "reference/bounds_noise.h"
 #include "reference/bounds_rows.h"
 #include "reference/formats.h"
 
@@ -16,6 +17,8 @@ struct weights {
     double *variance; /* of the rounded weight, and of the exponent: these meet v^2 */
     double *exponent; /* the latter alone, as it meets (m v - o)^2 */
     double *bias;
+    double *lag;    /* of exponents: what sums that are cut off make of p, and meets v with its sign */
+    double *square; /* (m p)^2 */
 };
 
 static void weigh_row(const struct bound_head *head, const struct bound_block *block, int64_t i,
@@ -29,9 +32,11 @@ static void weigh_row(const struct bound_head *head, const struct bound_block *b
         const double skew = p * block->weight_sigma[at];
         w->p[at] = p;
         w->all[at] = drop * (block->centred[at] + rounding + sum * (block->plus[at] + rounding));
-        w->variance[at] = drop * drop * rounding * rounding / 3 + skew * skew;
+        w->variance[at] = drop * drop * block->rounding_variance[at] + skew * skew;
         w->exponent[at] = drop > 0 ? skew * skew / drop : 0.0;
-        w->bias[at] = p * (block->weight_bias[at] + s->keys.bias);
+        w->bias[at] = p * block->weight_bias[at];
+        w->lag[at] = p * block->score_lag[at];
+        w->square[at] = p * p;
     }
 }
 
@@ -53,21 +58,28 @@ static double hull(const struct bound_head *head, const struct bound_row_state *
     return 2 * reach * (1 + 2 * (m->p.relative + s->keys.rel + s->relative + 10 * m->u) + n * (m->p.tiny + m->tiny));
 }
 
-/* Row i from the products, which come in `out`: o, all |v| in bound; and for the statistics p |v|,
- * variance v^2, exponent v, bias |v| in extra[0 .. 3]. */
+/* Sums of the statistics: p |v|, variance v^2, exponent v, bias |v|, lag v; and what o amounts to on its way. */
+enum { SIZE, VARIANCE, EXPONENT, BIAS, LAG, NUM_SUMS };
+struct noise {
+    double *sums[NUM_SUMS];
+    struct bound_path path;
+};
+
+/* Row i from the products, which come in `out`: o, all |v| in bound. */
 static void finish_row(const struct bound_head *head, const struct bound_block *block, int64_t i,
-                       const struct bound_row_state *s, double *const extra[4], const struct bound_block_output *out)
+                       const struct bound_row_state *s, const struct noise *noise, const struct bound_block_output *out)
 {
     const struct ref_machine *m = &head->machine;
     const int64_t d_v = head->problem->head_dim_v;
     const double relative = ref_growth(s->relative + 10 * m->u);
     const double exponentials = (double)s->rescales * m->exp_error * m->exp_error / 3;
-    double exponent = 0.0, bias = 0.0;
+    double exponent = 0.0, bias = 0.0, lag = 0.0;
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double p = block->p[at];
         exponent += p * p * block->weight_sigma[at] * block->weight_sigma[at];
         bias += p * block->weight_bias[at];
+        lag += p * block->score_lag[at];
     }
     for (int64_t c = 0; c < d_v; ++c) {
         const int64_t at = i * d_v + c;
@@ -81,13 +93,14 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         const double total = bound_with_output(m, m->o_dtype, o, bound);
         out->bound[at] = total * BOUND_SLACK;
         if (!out->sigma) continue;
-        const double sum_v = extra[0][at], spread = sum_v + size;
-        double variance = extra[1][at] - 2 * o * extra[2][at] + o * o * exponent;
-        variance = fmax(variance, 0.0) + exponentials * spread * spread;
-        variance += s->keys.sigma * s->keys.sigma * sum_v * sum_v;
+        const double sum_v = noise->sums[SIZE][at], reach = bound_reach(&noise->path, at, o, sum_v, (double)s->live);
+        double variance = noise->sums[VARIANCE][at] - 2 * o * noise->sums[EXPONENT][at] + o * o * exponent;
+        variance = fmax(variance, 0.0) + exponentials * (reach + size) * (reach + size);
+        variance += s->keys.sigma * s->keys.sigma * reach * reach;
         variance += (s->relative_sigma * s->relative_sigma + 3 * m->u * m->u) * o * o;
         out->sigma[at] = sqrt(variance + bound_output_variance(m, m->o_dtype, o));
-        out->bias[at] = extra[3][at] + size * bias + lost;
+        out->bias[at] = noise->sums[BIAS][at] + size * bias + fabs(noise->sums[LAG][at] - o * lag) + lost +
+                        bound_bias_of_sum(&s->keys, reach, o, sum_v);
     }
 }
 
@@ -107,26 +120,33 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
     const int64_t n = head->num_keys, d_v = head->problem->head_dim_v, rows = block->rows,
                   size = BOUND_BLOCK * head->ld;
     const struct weights w = {bound_take(&pool, size), bound_take(&pool, size), bound_take(&pool, size),
+                              bound_take(&pool, size), bound_take(&pool, size),
                               bound_take(&pool, size), bound_take(&pool, size)};
-    double *extra[4];
-    for (int e = 0; e < 4; ++e) extra[e] = bound_take(&pool, BOUND_BLOCK * d_v);
+    struct noise noise = {0};
+    for (int e = 0; out->sigma && e < NUM_SUMS; ++e) noise.sums[e] = bound_take(&pool, BOUND_BLOCK * d_v);
+    if (out->sigma) bound_take_path(&pool, BOUND_BLOCK * d_v, &noise.path);
     if (!pool.failed) {
         for (int64_t i = 0; i < rows; ++i)
             if (states[i].live > 0 && !states[i].broken) weigh_row(head, block, i, &states[i], &w);
         const struct bound_panels *v = &head->v_rows;
-        bound_product(rows, d_v, n, w.p, head->ld, 1, v->plain, n, false, out->o, d_v);
+        if (out->sigma)
+            bound_walk(rows, d_v, n, w.p, w.square, block->live, head->ld, v, out->o, &noise.path);
+        else
+            bound_product(rows, d_v, n, w.p, head->ld, 1, v->plain, n, false, out->o, d_v);
         bound_product(rows, d_v, n, w.all, head->ld, 1, v->absolute, n, false, out->bound, d_v);
         if (out->sigma) {
-            bound_product(rows, d_v, n, w.p, head->ld, 1, v->absolute, n, false, extra[0], d_v);
-            bound_product(rows, d_v, n, w.variance, head->ld, 1, v->square, n, false, extra[1], d_v);
-            bound_product(rows, d_v, n, w.exponent, head->ld, 1, v->plain, n, false, extra[2], d_v);
-            bound_product(rows, d_v, n, w.bias, head->ld, 1, v->absolute, n, false, extra[3], d_v);
+            double *const *const sums = noise.sums;
+            bound_product(rows, d_v, n, w.p, head->ld, 1, v->absolute, n, false, sums[SIZE], d_v);
+            bound_product(rows, d_v, n, w.variance, head->ld, 1, v->square, n, false, sums[VARIANCE], d_v);
+            bound_product(rows, d_v, n, w.exponent, head->ld, 1, v->plain, n, false, sums[EXPONENT], d_v);
+            bound_product(rows, d_v, n, w.bias, head->ld, 1, v->absolute, n, false, sums[BIAS], d_v);
+            bound_product(rows, d_v, n, w.lag, head->ld, 1, v->plain, n, false, sums[LAG], d_v);
         }
         for (int64_t i = 0; i < rows; ++i) {
             if (states[i].live == 0 || states[i].broken)
                 clear_row(out, d_v, i);
             else
-                finish_row(head, block, i, &states[i], extra, out);
+                finish_row(head, block, i, &states[i], &noise, out);
         }
     }
     bound_release(&pool);
@@ -241,6 +261,7 @@ void bound_clear_bound(const struct ref_bound *bound, int64_t count)
     clear(bound->bound, count);
     clear(bound->sigma, count);
     clear(bound->bias, count);
+    clear(bound->shift, count);
 }
 
 enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,

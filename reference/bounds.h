@@ -40,6 +40,7 @@ struct ref_bound {
     double *bound; /* rigorous; +inf where the recipe may overflow there */
     double *sigma; /* standard deviation under independent roundings */
     double *bias;  /* largest systematic error under them */
+    double *shift; /* the part of it that is known with its sign: errors lie from 0 to this; NULL: it is in bias */
 };
 
 enum ref_tensor { REF_O, REF_LSE, REF_DQ, REF_DK, REF_DV, REF_DBIAS, REF_DSINK, REF_NUM_TENSORS };

@@ -22,6 +22,12 @@ static void put(double *array, int64_t index, double value)
     if (array && !(array[index] >= value) && !isnan(array[index])) array[index] = value;
 }
 
+/* The same of numbers with a sign. */
+static void put_larger(double *array, int64_t index, double value)
+{
+    if (fabs(value) > fabs(array[index])) array[index] = value;
+}
+
 /* A gradient element from its terms: scale * sum (weight x operand), summed by `sum`, rounded at the end. */
 struct finish {
     const struct ref_machine *machine;
@@ -30,7 +36,7 @@ struct finish {
 };
 
 static void finish_element(const struct finish *f, const struct bound_terms *t, int64_t from, struct ref_sum sum,
-                           double lost, bool overflow, const struct ref_bound *to, int64_t index)
+                           double terms, double lost, bool overflow, const struct ref_bound *to, int64_t index)
 {
     const struct ref_machine *m = f->machine;
     const double scale = fabs(f->scale), value = scale * fabs(t->value[from]);
@@ -41,13 +47,17 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     bound = bound_with_output(m, f->dtype, value, bound);
     put(to->bound, index, bound * BOUND_SLACK);
     if (!to->sigma) return;
-    const double summed = sum.sigma * t->absolute[from];
+    const double absolute = t->absolute[from], reach = bound_reach(&t->path, from, t->value[from], absolute, terms);
+    const double summed = sum.sigma * reach;
     const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
     put(to->sigma, index,
         sqrt(variance + m->u * m->u * value * value + bound_output_variance(m, f->dtype, value)));
-    const double shared = fmin(f->operand * t->absolute[from], 8 * sqrt(t->variance[from])); /* by all rows */
+    const double operands = fmin(f->operand * absolute, 8 * sqrt(t->variance[from])); /* of all rows */
+    const double of_sum = bound_bias_of_sum(&sum, reach, t->value[from], absolute);
+    const double known = to->shift ? 0.0 : fabs(t->known[from]);
     put(to->bias, index,
-        scale * (t->bias[from] + shared + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
+        scale * (t->bias[from] + sqrt(t->shared[from]) + operands + of_sum + known + lost) + 2 * m->tiny);
+    if (to->shift) put_larger(to->shift, index, f->scale * t->known[from]);
 }
 
 /* dq of a block: rows of the block against all keys. */
@@ -68,7 +78,7 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
             const double once = 3 * live * m->tiny + m->lost * (norm + g->k_sum[c] + live * m->least_operand);
             const double scaled = bound_lost_to_scaling(g->floors.ds, g->floors.k, norm, g->k_sum[c], live);
             const double lost = head->fmax * once * (1 + block->corrections[i].factor) + (1 + sum.rel) * scaled;
-            finish_element(&f, terms, i * p->head_dim + c, sum, lost, s->overflow, &b->tensors[REF_DQ],
+            finish_element(&f, terms, i * p->head_dim + c, sum, live, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
         }
     }
@@ -97,31 +107,96 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
             const double scaled =
                 bound_lost_to_scaling(weight_floor, floor, terms->norm[j], terms->operand_sum[c], seen);
             const double lost = once + (1 + sum.rel) * scaled;
-            finish_element(&f, &terms->group, j * features + c, sum, lost, terms->overflow[j] != 0.0,
+            finish_element(&f, &terms->group, j * features + c, sum, seen, lost, terms->overflow[j] != 0.0,
                            &b->tensors[tensor], row * features + c);
         }
     }
 }
 
-/* The four or five sums of a product: weights [rows][ld] times the operand's panels, to terms [..][features]. */
+void bound_walk_sums(struct bound_gradient_block *block, const struct bound_weights *w, int64_t rows, int64_t features,
+                     int64_t keys, int64_t ld, const struct bound_panels *operand, struct bound_terms *t)
+{
+    if (!t->variance) {
+        bound_product(rows, features, keys, w->value, ld, 1, operand->plain, operand->k_packed, false, t->value, features);
+        return;
+    }
+    for (int64_t i = 0; i < rows * ld; ++i) block->squares[i] = w->value[i] * w->value[i];
+    bound_walk(rows, features, keys, w->value, block->squares, block->rows.live, ld, operand, t->value, &t->path);
+}
+
+/* The sums of a product but value: weights [rows][ld] times the operand's panels, to terms [..][features]. */
 static void add_products(const struct bound_weights *w, int64_t m, int64_t n, int64_t k, int64_t a_row, int64_t a_col,
                          const struct bound_panels *operand, bool add, struct bound_terms *t)
 {
     const int64_t packed = operand->k_packed;
-    bound_product(m, n, k, w->value, a_row, a_col, operand->plain, packed, add, t->value, n);
     bound_product(m, n, k, w->absolute, a_row, a_col, operand->absolute, packed, add, t->absolute, n);
     bound_product(m, n, k, w->error, a_row, a_col, operand->absolute, packed, add, t->error, n);
     if (!t->variance) return;
     bound_product(m, n, k, w->variance, a_row, a_col, operand->square, packed, add, t->variance, n);
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
-    if (w->known) bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
+    bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
+    if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 
-static void add_key_products(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+/* dk and dv of the keys on their way through the rows: a step for each block, weighted by the rows that see the key. */
+static void add_key_products(const struct bound_gradient_head *g, struct bound_gradient_block *block,
                              const struct bound_weights *w, const struct bound_panels *operand, int64_t features,
                              struct bound_key_terms *terms)
 {
-    add_products(w, g->head.num_keys, features, block->rows.rows, 1, g->head.ld, operand, true, &terms->head);
+    const int64_t keys = g->head.num_keys, rows = block->rows.rows, ld = g->head.ld;
+    struct bound_terms *const t = &terms->head, *const all = &terms->group;
+    add_products(w, keys, features, rows, 1, ld, operand, true, t);
+    bound_product(keys, features, rows, w->value, 1, ld, operand->plain, operand->k_packed, true, t->value, features);
+    if (t->variance) {
+        for (int64_t i = 0; i < rows * ld; ++i) block->squares[i] = w->value[i] * w->value[i];
+        bound_product(keys, features, rows, block->squares, 1, ld, operand->square, operand->k_packed, true,
+                      all->path.square, features);
+        for (int64_t at = 0; at < keys * features; ++at) {
+            const double step = terms->step[at / features], from = terms->before[at], to = all->value[at] + t->value[at];
+            all->path.first[at] += step * 0.5 * (from + to);
+            all->path.second[at] += step * 0.5 * (from * from + to * to);
+            terms->before[at] = to;
+        }
+    }
+    for (int64_t j = 0; j < keys; ++j) terms->step[j] = 0.0;
+}
+
+/* Means of what add_key_products added up. */
+static void end_path(const struct bound_key_terms *terms, int64_t keys)
+{
+    for (int64_t at = 0; terms->group.variance && at < keys * terms->features; ++at) {
+        const double seen = fmax(1.0, terms->seen[at / terms->features]);
+        terms->group.path.first[at] /= seen;
+        terms->group.path.second[at] /= seen;
+    }
+}
+
+/* What delta and lse are off by is the whole row's: it meets the sum of c p k, and dq itself. */
+static void add_row_noise(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                          const struct bound_terms *dq)
+{
+    const int64_t rows = block->rows.rows, d = g->head.problem->head_dim, n = g->head.num_keys, ld = g->head.ld;
+    double *const with = block->k_with_delta;
+    bound_product(rows, d, n, block->p_slope, ld, 1, g->k_rows.plain, n, false, block->k_mean, d);
+    bound_product(rows, d, n, block->through_delta, ld, 1, g->k_rows.plain, n, false, with, d);
+    for (int64_t at = 0; at < rows * d; ++at) {
+        const struct bound_row *row = &block->row[at / d];
+        const double k = block->k_mean[at];
+        if (block->states[at / d].live == 0 || block->states[at / d].broken) continue;
+        dq->variance[at] = fmax(0.0, dq->variance[at] - 2 * k * with[at] + k * k * row->delta_sigma * row->delta_sigma);
+        dq->bias[at] += fabs(k) * row->delta_bias;
+    }
+}
+
+static void sum_dq(const struct backward *b, struct bound_gradient_head *g, struct bound_gradient_block *block,
+                   struct bound_terms *dq)
+{
+    const int64_t rows = block->rows.rows, d = b->problem->head_dim, n = g->head.num_keys, ld = g->head.ld;
+    struct bound_weights w = block->ds;
+    w.bias = block->dq_bias, w.shared = NULL;
+    bound_walk_sums(block, &w, rows, d, n, ld, &g->k_rows, dq);
+    add_products(&w, rows, d, n, ld, 1, &g->k_rows, false, dq);
+    if (dq->variance) add_row_noise(g, block, dq);
 }
 
 static bool one_block(struct backward *b, struct bound_gradient_head *g, struct bound_gradient_block *block,
@@ -150,7 +225,7 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
             if (b->machine.corrects_delta)
                 bound_corrected_dq(g, block, dq);
             else
-                add_products(&block->ds, rows, p->head_dim, head->num_keys, head->ld, 1, &g->k_rows, false, dq);
+                sum_dq(b, g, block, dq);
             finish_dq(b, g, block, dq);
         }
         add_key_products(g, block, &block->ds, &q, p->head_dim, &g->dk);
@@ -183,6 +258,8 @@ static enum attest_status backward_unit(void *context, int64_t unit)
         for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK) ok = one_block(b, &g, &block, &dq, r);
         if (ok) bound_end_head(&g);
     }
+    end_path(&g.dk, ok ? g.head.num_keys : 0);
+    end_path(&g.dv, ok ? g.head.num_keys : 0);
     if (ok && b->tensors[REF_DK].bound) finish_keys(b, &g, &g.dk, REF_DK);
     if (ok && b->tensors[REF_DV].bound) finish_keys(b, &g, &g.dv, REF_DV);
     bound_release(&pool);
@@ -192,7 +269,7 @@ static enum attest_status backward_unit(void *context, int64_t unit)
 /* Plain sums in fp32, any order: dbias over the axes it broadcasts, dsink over rows and sequences. */
 static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 {
-    return (struct ref_sum){ref_growth((terms + 3) * m->u), sqrt((terms + 3) / 3) * m->u, 0.0};
+    return (struct ref_sum){.rel = ref_growth((terms + 3) * m->u), .sigma = sqrt((terms + 3) / 3) * m->u};
 }
 
 static void finish_dbias(struct backward *b, int64_t size)
@@ -201,7 +278,7 @@ static void finish_dbias(struct backward *b, int64_t size)
     for (int64_t i = 0; i < size; ++i) {
         const double count = b->dbias.count[i];
         if (count == 0.0) continue;
-        finish_element(&f, &b->dbias, i, plain_sum(&b->machine, count), count * b->machine.tiny,
+        finish_element(&f, &b->dbias, i, plain_sum(&b->machine, count), count, count * b->machine.tiny,
                        b->dbias.overflow[i] != 0.0, &b->tensors[REF_DBIAS], i);
     }
 }
@@ -214,7 +291,7 @@ static void finish_dsink(struct backward *b)
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);
         if (t->count[h] == 0.0) continue;
-        finish_element(&f, t, h, plain_sum(&b->machine, t->count[h]), t->count[h] * b->machine.tiny,
+        finish_element(&f, t, h, plain_sum(&b->machine, t->count[h]), t->count[h], t->count[h] * b->machine.tiny,
                        t->overflow[h] != 0.0, &b->tensors[REF_DSINK], h);
     }
 }

@@ -142,20 +142,20 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
 {
     const struct ref_machine *m = &g->head.machine;
     const struct bound_slope c = bound_slope_of(g, block, at);
-    const double u = m->u, dp_abs = v->drop[j] * v->dp_abs[j];
-    const double z = s->z + row->delta_bias + (g->dp_sum.bias + g->dp_sum.sigma) * dp_abs;
+    const double u = m->u, sigma_dp = bound_sigma_of_dp(g, v, j), lag_of_dp = bound_lag_of_dp(g, v, j);
+    const double z = s->z + row->delta_bias + lag_of_dp + sigma_dp, lag = v->weight_bias[j] + fabs(v->score_lag[j]);
     const double sizes = fabs(s->dp) + fabs(row->delta) + fabs(row->dlse), dx = s->p * z;
-    const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes, skew = dx * v->weight_sigma[j];
+    const double sigma_z = sigma_dp + u * sizes, skew = dx * v->weight_sigma[j];
     const double of_dx = s->p * s->p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
-    const double bias = s->p * g->dp_sum.bias * dp_abs + dx * (v->weight_bias[j] + row->lse_bias);
-    const double half = m->ds.relative * s->slope * z + m->ds.tiny, slope_skew = dx * c.sigma;
+    const double bias = s->p * lag_of_dp + dx * (lag + row->lse_bias), slope_skew = dx * c.sigma;
+    const double rounding = bound_variance_of_rounding(&m->ds, s->slope * z);
     const double variance = c.value * c.value * of_dx + slope_skew * slope_skew;
     noise->delta_variance += of_dx;
     noise->delta_bias += bias;
-    noise->rounding += half * half / 3;
+    noise->rounding += rounding;
     noise->weights += variance;
     noise->weights_bias += c.value * bias + dx * c.bias;
-    noise->p_bias += s->p * (v->weight_bias[j] + row->lse_bias);
+    noise->p_bias += s->p * (lag + row->lse_bias);
     const double p_skew = s->p * v->weight_sigma[j];
     noise->p += p_skew * p_skew;
     if (m->p_dq.dtype != ATTEST_ABSENT) {
@@ -165,7 +165,7 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
         else
             noise->p += s->slope_rounding * s->slope_rounding / 3;
     }
-    block->dq.variance[at] = variance + half * half / 3;
+    block->dq.variance[at] = variance + rounding;
     block->dq.bias[at] = c.value * bias + dx * c.bias + m->tiny;
 }
 
@@ -238,7 +238,7 @@ void bound_corrected_dq(const struct bound_gradient_head *g, struct bound_gradie
 {
     const struct ref_vector *vector = ref_vector();
     const int64_t rows = block->rows.rows, d = g->head.problem->head_dim, n = g->head.num_keys, ld = g->head.ld;
-    bound_product(rows, d, n, block->ds.value, ld, 1, g->k_rows.plain, n, false, dq->value, d);
+    bound_walk_sums(block, &block->ds, rows, d, n, ld, &g->k_rows, dq);
     bound_product(rows, d, n, block->dq.absolute, ld, 1, g->k_rows.absolute, n, false, dq->absolute, d);
     bound_product(rows, d, n, block->dq.value, ld, 1, g->k_rows.plain, n, false, block->k_mean, d);
     bound_product(rows, d, n, block->dq.value, ld, 1, g->k_rows.absolute, n, false, dq->error, d);
@@ -267,7 +267,6 @@ bool bound_take_correction(struct bound_pool *pool, struct bound_gradient_head *
     double **const arrays[] = {&block->dq.value, &block->dq.absolute, &block->dq.error, &block->dq.variance,
                                &block->dq.bias};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
-    block->k_mean = bound_take(pool, BOUND_BLOCK * d);
     g->k_columns = bound_take(pool, d * head->ld);
     if (pool->failed) return false;
     for (int64_t j = 0; j < head->num_keys; ++j)

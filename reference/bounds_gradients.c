@@ -45,9 +45,12 @@ static double dp_error(const struct bound_gradient_head *g, const struct bound_g
     return drop * (g->dp_sum.rel * block->dp_abs[at] + lost) + 3 * m->u * drop * fabs(block->dp[at]) + m->tiny;
 }
 
+static bool p_is_own(const struct bound_gradient_head *g) { return !problem_of(g)->external_lse; }
+
 /* Sum over features of |dout| times what is given of o: its size, its bound, its final roundings. */
 struct dout_sums {
     double size, bound, final, o; /* o: sum |o| itself */
+    double exact;                 /* sum |dout o| */
     bool overflow;                /* an o may round to infinity */
 };
 
@@ -83,6 +86,7 @@ static struct dout_sums sum_dout(const struct bound_gradient_head *g, const stru
         sums.overflow |= m->rounds_outputs && o + bound >= ref_format(m->o_dtype)->overflow;
         sums.o += o + bound;
         sums.size += dout * (o + bound);
+        sums.exact += dout * o;
         sums.bound += dout * bound;
         sums.final += dout * (bound_with_output(m, m->o_dtype, o, bound) - bound + relative * (o + bound) + lost);
     }
@@ -113,9 +117,9 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
     return s->blurred ? sums->bound : fmin(error, sums->bound);
 }
 
-/* What the o that is in memory makes delta be off by; NaN where there is none, or where a delta is given, which is read
- * in its place. */
-static double actual_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+/* What the o that is in memory makes delta be off by, with its sign; NaN where there is none, or where a delta is given,
+ * which is read in its place. */
+static double signed_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
                                   int64_t i)
 {
     const struct attest_problem *p = problem_of(g);
@@ -127,7 +131,7 @@ static double actual_delta_from_o(const struct bound_gradient_head *g, const str
         const int64_t at = i * p->head_dim_v + c;
         sum += block->dout.value[at] * (ref_load(p->o.dtype, g->args->forward.o, from + c) - block->o.o[at]);
     }
-    return fabs(sum);
+    return sum;
 }
 
 static void delta_from_o(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
@@ -136,18 +140,35 @@ static void delta_from_o(const struct bound_gradient_head *g, struct bound_gradi
     const struct ref_machine *m = &g->head.machine;
     const struct dout_sums sums = sum_dout(g, block, i);
     const double worst = worst_delta_from_o(g, block, i, row->delta, &sums);
-    const double actual = actual_delta_from_o(g, block, i);
+    const double actual = fabs(signed_delta_from_o(g, block, i));
     /* An o that is itself out of bounds excuses nothing. */
     const double off = actual <= worst ? actual + BOUND_ORACLE_SHARE * worst : worst;
     if ((sums.overflow && !(actual <= worst)) || !(sums.size < m->huge)) block->states[i].overflow = true;
     const double d_v = (double)problem_of(g)->head_dim_v;
     const double lost = m->lost * (block->dout.norm[i] + sums.o + d_v * m->least_operand) + 2 * d_v * m->tiny;
     row->delta_error = off + g->dp_sum.rel * sums.size + 2 * m->u * (fabs(row->delta) + off) + lost;
-    row->delta_bias = off + (g->dp_sum.bias + 8 * g->dp_sum.sigma) * sums.size + 2 * m->u * fabs(row->delta) + lost;
+    row->delta_bias = (g->dp_sum.bias + g->dp_sum.aligned) * fabs(row->delta) + 2 * m->u * fabs(row->delta) + lost;
+    row->delta_sigma = (g->dp_sum.sigma + g->dp_sum.bias + g->dp_sum.aligned) * sums.exact;
+    if (actual <= worst)
+        row->delta_known = signed_delta_from_o(g, block, i);
+    else
+        row->delta_bias += off;
 }
 
-/* delta = sum_j p_ij dp_ij from the p and dp at hand, in fp32. The random part is the whole row's, so it
- * enters as a bias: within 8 standard deviations for 10^6 rows at a probability of 1e-9. */
+double bound_sigma_of_dp(const struct bound_gradient_head *g, const struct bound_view *v, int64_t j)
+{
+    const struct ref_sum *const sum = &g->dp_sum;
+    const double square = v->dp_square[j], reach = bound_reach_of_any(v->dp[j], v->dp_abs[j], square);
+    const double drift = sum->bias + sum->aligned;
+    return v->drop[j] * sqrt(sum->sigma * reach * sum->sigma * reach + drift * drift * square);
+}
+
+double bound_lag_of_dp(const struct bound_gradient_head *g, const struct bound_view *v, int64_t j)
+{
+    return v->drop[j] * (g->dp_sum.bias + g->dp_sum.aligned) / 2 * fabs(v->dp[j]);
+}
+
+/* delta = sum_j p_ij dp_ij from the p and dp at hand, in fp32. */
 static void delta_exact(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
                         const struct bound_view *v, struct bound_row *row)
 {
@@ -156,17 +177,21 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
     double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
-        const double dp = v->drop[j] * fabs(v->dp[j]), p = v->p[j], dp_abs = v->drop[j] * v->dp_abs[j];
-        const double sigma_dp = g->dp_sum.sigma * dp_abs, skew = v->weight_sigma[j] * dp;
+        const double dp = v->drop[j] * fabs(v->dp[j]), p = v->p[j];
+        const double sigma_dp = bound_sigma_of_dp(g, v, j), skew = v->weight_sigma[j] * dp;
         error += v->p_error[j] * dp + (p + v->p_error[j]) * v->dp_error[j];
         size += (p + v->p_error[j]) * (dp + v->dp_error[j]);
         absolute += p * dp;
         variance += p * p * (sigma_dp * sigma_dp + skew * skew);
-        bias += p * (g->dp_sum.bias * dp_abs + (v->weight_bias[j] + row->lse_bias) * dp);
+        bias += p * (bound_lag_of_dp(g, v, j) + (v->weight_bias[j] + fabs(v->score_lag[j])) * dp);
     }
-    variance += terms / 3 * m->u * m->u * absolute * absolute;
+    const double of_lse = block->states[i].lse_sigma * row->delta;
+    variance += terms / 3 * m->u * m->u * absolute * absolute + (p_is_own(g) ? of_lse * of_lse : 0.0);
+    bias += row->lse_bias * fabs(row->delta);
     row->delta_error = error + ref_growth(terms * m->u) * size + 3 * m->u * fabs(row->delta) + terms * m->tiny;
-    row->delta_bias = bias + 8 * sqrt(variance) + m->u * fabs(row->delta) + terms * m->tiny;
+    row->delta_bias = bias + m->u * fabs(row->delta) + terms * m->tiny;
+    row->delta_sigma = sqrt(variance);
+    row->feels_p = row->feels_dp = 1.0;
 }
 
 void bound_add_to_mean(const struct ref_machine *m, struct bound_mean *to, double p, double p_error, double dp,
@@ -207,12 +232,11 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
         const double dp = v->drop[j] * v->dp[j], p = v->p[j], away = fabs(dp - row->delta);
-        const double dp_abs = v->drop[j] * v->dp_abs[j], sigma_dp = g->dp_sum.sigma * dp_abs;
-        const double skew = v->weight_sigma[j] * away;
+        const double sigma_dp = bound_sigma_of_dp(g, v, j), skew = v->weight_sigma[j] * away;
         bound_add_to_mean(m, &mean, p, v->p_error[j], fabs(dp), away + oracle, v->dp_error[j]);
         absolute += p * fabs(dp);
         variance += p * p * (sigma_dp * sigma_dp + skew * skew);
-        bias += p * (g->dp_sum.bias * dp_abs + v->weight_bias[j] * away);
+        bias += p * (bound_lag_of_dp(g, v, j) + (v->weight_bias[j] + fabs(v->score_lag[j])) * away);
     }
     const double error = bound_of_mean(m, &mean);
     if (!isfinite(error)) {
@@ -221,7 +245,9 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     }
     row->delta_error = error + oracle;
     variance += terms / 3 * m->u * m->u * (absolute * absolute + size * size);
-    row->delta_bias = bias + 8 * sqrt(variance) + 3 * m->u * size + terms * m->tiny;
+    row->delta_bias = bias + 3 * m->u * size + terms * m->tiny;
+    row->delta_sigma = sqrt(variance);
+    row->feels_p = 0.0, row->feels_dp = 1.0;
 }
 
 /* lse and p of the row: its own, or those of a larger key set. */
@@ -246,6 +272,14 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
         v->p_error[j] = v->live[j] != 0.0 ? bound_error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]) : 0.0;
 }
 
+static struct bound_row as_bias(const struct bound_row *row)
+{
+    struct bound_row r = *row;
+    r.delta_bias += fabs(r.delta_known) + 8 * r.delta_sigma;
+    r.delta_known = r.delta_sigma = r.feels_p = r.feels_dp = 0.0;
+    return r;
+}
+
 static void row_delta(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
                       const struct bound_view *v, struct bound_row *row)
 {
@@ -261,14 +295,21 @@ static void row_delta(const struct bound_gradient_head *g, struct bound_gradient
     const struct bound_row exact = *row;
     if (m->normalizes_delta) delta_normalized(g, block, i, v, row);
     const struct bound_row summed = *row; /* where nothing is corrected */
-    if (m->delta_from_o) delta_from_o(g, block, i, row);
+    if (m->delta_from_o) {
+        row->delta_sigma = row->feels_p = row->feels_dp = 0.0;
+        delta_from_o(g, block, i, row);
+    }
     const double off = fabs(in_memory - row->delta);
     if (off <= row->delta_error) {
         row->delta_error = off + BOUND_ORACLE_SHARE * row->delta_error;
-        row->delta_bias = fmin(row->delta_bias, row->delta_error);
+        row->delta_bias = fmin(row->delta_bias + fabs(row->delta_known) + 8 * row->delta_sigma, row->delta_error);
+        row->delta_known = row->delta_sigma = row->feels_p = row->feels_dp = 0.0;
     }
-    const struct bound_row uncorrected = bound_has_delta(g) ? *row : summed;
-    if (m->corrects_delta) bound_correct_row(g, block, i, v, &exact, m->by_length ? &uncorrected : NULL, row);
+    if (!m->corrects_delta) return;
+    /* There all of it is a bias: 8 standard deviations of what is random for a whole row. */
+    const struct bound_row uncorrected = as_bias(bound_has_delta(g) ? row : &summed), of_exact = as_bias(&exact);
+    *row = as_bias(row);
+    bound_correct_row(g, block, i, v, &of_exact, m->by_length ? &uncorrected : NULL, row);
 }
 
 struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -281,7 +322,8 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
     return (struct bound_slope){.value = 1 - t * t,
                           .error = 2 * t * off + off * off + 4 * m->u,
                           .bias =
-                              2 * t * (m->tanh_error * t + m->tanh_floor + block->rows.score_bias[at] / cap) + 4 * m->u,
+                              2 * t * (m->tanh_error * t + m->tanh_floor + (block->rows.score_bias[at] + fabs(block->rows.score_lag[at])) / cap) +
+                              4 * m->u,
                           .sigma = 2 * t * block->rows.score_sigma[at] / cap};
 }
 
@@ -298,6 +340,21 @@ double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop)
     return fmax(drop * fmax(half_unit(r, p), r->tiny), half_unit(r, drop * p));
 }
 
+/* What delta is off by meets all keys of the row: in dq the sum of c p k. It is off with p and dp itself, by
+ * p (feels_p dp + (1 - feels_p) z) and p, which meets ds's own. */
+static void note_delta(struct bound_gradient_block *block, int64_t at, const struct bound_view *v,
+                       const struct bound_row *row, int64_t j, double slope, double sigma_z, double z, double bias)
+{
+    const double p = v->p[j], skew = p * v->weight_sigma[j], of_dp = p * sigma_z;
+    const double felt = row->feels_dp == 0.0 ? 0.0 : row->feels_p > 0.0 ? v->drop[j] * v->dp[j] : z;
+    const double off = p * slope * row->delta_sigma * 8;
+    block->p_slope[at] = p * slope;
+    block->through_delta[at] = slope * (skew * skew * z * felt + of_dp * of_dp * row->feels_dp);
+    block->dq_bias[at] = bias;
+    block->ds.known[at] = -p * slope * row->delta_known;
+    block->ds.shared[at] = off * off;
+}
+
 /* dx and ds of score j of row i. */
 static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
                    const struct bound_view *v, const struct bound_row *row)
@@ -310,15 +367,16 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + tiny;
     double error = p_error * fabs(z) + (p + p_error) * z_error;
     error += 2 * u * (fabs(dx) + error) + tiny;
-    const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
-    const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
-    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx + p_half * p_half * z * z / 3;
-    const double bias =
-        p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
+    const double skew = dx * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
+    const double variance =
+        p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx + z * z * bound_variance_of_rounding(&m->p_ds, p);
+    const double own = p * bound_lag_of_dp(g, v, j) +
+                       fabs(dx) * (v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias) + tiny;
+    const double of_delta = p * row->delta_bias;
     block->dx_value[at] = dx;
     block->dx_error[at] = error;
     block->dx_variance[at] = variance;
-    block->dx_bias[at] = bias + tiny;
+    block->dx_bias[at] = fmin(own + of_delta + p * (fabs(row->delta_known) + 8 * row->delta_sigma), error);
     const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
     const double ds_error = capped + 3 * u * (fabs(ds) + capped) + tiny;
@@ -326,12 +384,14 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < fmin(m->p_ds.overflow, m->huge)) ||
         !(sizes < m->huge))
         block->states[i].overflow = true;
-    const double half = m->ds.relative * fabs(ds) + m->ds.tiny, slope_skew = dx * c.sigma;
+    const double slope_skew = dx * c.sigma;
     block->ds.value[at] = ds;
     block->ds.absolute[at] = fabs(ds);
     block->ds.error[at] = ds_error + rounded;
-    block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew + half * half / 3;
-    block->ds.bias[at] = c.value * bias + fabs(dx) * c.bias + tiny;
+    block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew +
+                             bound_variance_of_rounding(&m->ds, fabs(ds));
+    block->ds.bias[at] = c.value * (own + of_delta) + fabs(dx) * c.bias + tiny;
+    if (g->statistics) note_delta(block, at, v, row, j, c.value, sigma_z, z, c.value * own + fabs(dx) * c.bias + tiny);
     block->ds_norm[i] += fabs(ds) + block->ds.error[at];
 }
 
@@ -345,7 +405,7 @@ static void round_pd(struct bound_gradient_block *block, int64_t at, const struc
     else if (r->parts == 1 && rounded == ref_round(r->dtype, r->scale * (p + p_error)))
         block->pd.known[at] = rounded / r->scale - p;
     else
-        block->pd.variance[at] += half * half / 3;
+        block->pd.variance[at] += half * half / 3; /* near a tie, or in two parts */
 }
 
 /* The dropped-out p that meets dout. */
@@ -357,7 +417,7 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double drop = v->drop[j], pd = drop * v->p[j], error = drop * v->p_error[j] + 3 * m->u * pd * (drop != 1.0);
     const double skew = pd * v->weight_sigma[j];
     block->pd.value[at] = block->pd.absolute[at] = pd;
-    block->pd.bias[at] = pd * (v->weight_bias[j] + row->lse_bias) + m->tiny;
+    block->pd.bias[at] = pd * (v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias) + m->tiny;
     if (!(pd + error < fmin(m->p_dv.overflow, m->huge))) {
         block->states[i].overflow = true;
         return;
@@ -385,7 +445,8 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
 static void clear_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i)
 {
     double *const arrays[] = {block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,
-                              block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->pd.value,
+                              block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->ds.known,
+                              block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value,
                               block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias, block->pd.known,
                               block->dq.value,    block->dq.absolute, block->dq.error, block->dq.variance,
                               block->dq.bias};
@@ -403,8 +464,8 @@ static void gradient_row(const struct bound_gradient_head *g, struct bound_gradi
     const int64_t at = i * g->head.ld;
     const struct bound_block *rows = &block->rows;
     const struct bound_view v = {rows->x + at,    rows->live + at,         rows->score_error + at,
-                           rows->drop + at, rows->weight_sigma + at, rows->weight_bias + at,
-                           block->dp + at,  block->dp_abs + at,      rows->p + at,
+                           rows->drop + at, rows->weight_sigma + at, rows->weight_bias + at, rows->score_lag + at,
+                           block->dp + at,  block->dp_abs + at,      block->dp_square + at,  rows->p + at,
                            errors,          errors + g->head.ld};
     struct bound_row row = {0};
     const double dlse = given(g, &p->dlse, g->args->dlse, rows->first + i);
@@ -418,6 +479,7 @@ static void gradient_row(const struct bound_gradient_head *g, struct bound_gradi
         one_ds(g, block, i, j, &v, &row);
         one_pd(g, block, i, j, &v, &row);
     }
+    block->row[i] = row;
     if (p->has_sink) row_sink(g, block, i, &row);
 }
 
@@ -432,6 +494,7 @@ static void note_keys(struct bound_gradient_head *g, const struct bound_gradient
             struct bound_key_terms *terms = t == 0 ? &g->dk : &g->dv;
             const struct bound_weights *w = t == 0 ? &block->ds : &block->pd;
             terms->seen[j] += 1.0;
+            terms->step[j] += 1.0;
             terms->head_seen[j] += 1.0;
             terms->norm[j] += w->absolute[at] + w->error[at];
             if (s->overflow) terms->overflow[j] = 1.0;
@@ -458,6 +521,8 @@ bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_bl
         for (int64_t i = 0; i < rows * d_v; ++i) absolute[i] = fabs(block->dout.value[i]);
         bound_product(rows, n, d_v, block->dout.value, d_v, 1, g->v_transposed.plain, d_v, false, block->dp, head->ld);
         bound_product(rows, n, d_v, absolute, d_v, 1, g->v_transposed.absolute, d_v, false, block->dp_abs, head->ld);
+        for (int64_t i = 0; i < rows * d_v; ++i) absolute[i] *= absolute[i];
+        bound_product(rows, n, d_v, absolute, d_v, 1, g->v_transposed.square, d_v, false, block->dp_square, head->ld);
         bound_block_scores(head, &block->rows, block->states);
         for (int64_t i = 0; i < rows; ++i) {
             struct bound_row_state *s = &block->states[i];
@@ -499,6 +564,7 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     to->variance[at] += from->variance[index];
     to->bias[at] += from->bias[index];
     if (from->known) to->known[at] += from->known[index];
+    if (from->shared) to->shared[at] += from->shared[index];
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -548,6 +614,8 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, s
         t->variance = bound_take(pool, count);
         t->bias = bound_take(pool, count);
         t->known = bound_take(pool, count);
+        t->shared = bound_take(pool, count);
+        bound_take_path(pool, count, &t->path);
     }
     return !pool->failed;
 }
@@ -558,6 +626,8 @@ static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t featur
     *t = (struct bound_key_terms){.features = features,
                                   .seen = bound_take(pool, keys),
                                   .norm = bound_take(pool, keys),
+                                  .step = bound_take(pool, keys),
+                                  .before = bound_take(pool, keys * features),
                                   .head_seen = bound_take(pool, keys),
                                   .overflow = bound_take(pool, keys),
                                   .operand_sum = bound_take(pool, features)};
@@ -574,7 +644,7 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     if (head->machine.scales && !bound_scale_head(pool, g, &k)) return false;
     g->k_rows = bound_make_panels(pool, &k, false, g->statistics ? 6 : 2);
     g->k_rows.plain = bound_make_panels(pool, &head->k, false, 1).plain;
-    g->v_transposed = bound_make_panels(pool, &head->v, true, 3);
+    g->v_transposed = bound_make_panels(pool, &head->v, true, 7);
     g->k_sum = bound_take(pool, p->head_dim);
     g->dp_sum = ref_sum_features(&head->machine, p->head_dim_v);
     const int64_t n = head->num_keys, size = BOUND_BLOCK * head->ld, outputs = BOUND_BLOCK * p->head_dim_v;
@@ -582,9 +652,13 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
                                &block->dx_variance, &block->dx_bias,     &block->ds.value,    &block->ds.absolute,
                                &block->ds.error,    &block->ds.variance, &block->ds.bias,     &block->pd.value,
                                &block->pd.absolute, &block->pd.error,    &block->pd.variance, &block->pd.bias,
-                               &block->pd.known};
+                               &block->pd.known,    &block->dp_square,   &block->ds.known,    &block->ds.shared,
+                               &block->p_slope,     &block->through_delta, &block->dq_bias,
+                               &block->squares};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
     block->o = (struct bound_block_output){bound_take(pool, outputs), bound_take(pool, outputs), NULL, NULL};
+    block->k_mean = bound_take(pool, BOUND_BLOCK * p->head_dim);
+    block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
@@ -606,12 +680,13 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
                 const double size = scale * (fabs(t->head.value[at]) + error) * (1 + 4 * m->u);
                 const double half = rounding->relative * size + rounding->tiny;
                 t->group.rounding[at] += half;
-                t->group.rounding_variance[at] += half * half / 3;
+                t->group.rounding_variance[at] += bound_variance_of_rounding(rounding, scale * fabs(t->head.value[at]));
                 if (!(size < rounding->overflow)) t->overflow[j] = 1.0;
             }
             bound_add_term(&t->group, at, &t->head, at);
             t->head.value[at] = t->head.absolute[at] = t->head.error[at] = 0.0;
-            if (t->head.variance) t->head.variance[at] = t->head.bias[at] = t->head.known[at] = 0.0;
+            if (t->head.variance)
+                t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.shared[at] = 0.0;
         }
         t->head_seen[j] = 0.0;
     }

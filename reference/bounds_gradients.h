@@ -2,18 +2,21 @@
 #ifndef ATTEST_REFERENCE_BOUNDS_GRADIENTS_H
 #define ATTEST_REFERENCE_BOUNDS_GRADIENTS_H
 
+#include "reference/bounds_noise.h"
 #include "reference/bounds_rows.h"
 
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
- * of the computed ones, and under independent roundings variance and bias. `known` (NULL: none) is the part of the
- * error that is a function of the value: the rounding of a p that is nowhere near a tie. */
+ * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
+ * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
+ * be off by. `shared` (NULL: none) is the square of what all weights of a row are off by alike. */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known;
+    double *value, *absolute, *error, *variance, *bias, *known, *shared;
 };
 
-/* Sums of weights times an operand, by element of a gradient. variance, bias, known: NULL unless asked for. */
+/* Sums of weights times an operand, by element of a gradient. variance and what follows: NULL unless asked for. */
 struct bound_terms {
-    double *value, *absolute, *error, *variance, *bias, *known;
+    double *value, *absolute, *error, *variance, *bias, *known, *shared;
+    struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */
 };
@@ -25,6 +28,7 @@ struct bound_key_terms {
     int64_t features;
     struct bound_terms head, group;
     double *seen, *norm;          /* by key: rows that see it, and the sum of |weight| */
+    double *step, *before;        /* by key: rows of this block that see it; by element: sums before the block */
     double *head_seen, *overflow; /* by key */
     double *operand_sum;          /* by feature: sum of |operand| over all rows */
 };
@@ -33,12 +37,14 @@ struct bound_key_terms {
 struct bound_row {
     double lse, lse_error, lse_bias;
     double delta, delta_error, delta_bias;
+    double delta_sigma, delta_known; /* what is random for the row, and what is known with its sign */
+    double feels_p, feels_dp;        /* delta is a sum of p (feels_p dp + (1 - feels_p) z), or of none: 0, 0 */
     double dlse;
 };
 
 /* A row's arrays: pointers to its part of the block's. */
 struct bound_view {
-    const double *x, *live, *score_error, *drop, *weight_sigma, *weight_bias, *dp, *dp_abs;
+    const double *x, *live, *score_error, *drop, *weight_sigma, *weight_bias, *score_lag, *dp, *dp_abs, *dp_square;
     double *p, *p_error, *dp_error;
 };
 
@@ -75,10 +81,14 @@ struct bound_gradient_block {
     struct bound_row_state states[BOUND_BLOCK];
     struct bound_block_output o; /* o and its bound, where delta is taken from o */
     double *dp, *dp_abs;         /* dout . v and sum |dout||v|, without the dropout multiplier */
+    double *dp_square;           /* sum (dout v)^2 */
     double *dx_value, *dx_error, *dx_variance, *dx_bias;
     struct bound_weights ds, pd; /* ds; the dropped-out p that meets dout */
     struct bound_weights dq;     /* with a corrected delta: value c p; absolute meets |k|, the rest k - its mean */
-    double *k_mean;              /* [BOUND_BLOCK][head_dim] */
+    double *k_mean, *k_with_delta; /* [BOUND_BLOCK][head_dim]: sums of c p k, and of through_delta k */
+    double *squares;             /* scratch */
+    double *p_slope, *through_delta, *dq_bias; /* c p; covariance of ds with delta; bias of ds in dq */
+    struct bound_row row[BOUND_BLOCK];
     struct bound_correction corrections[BOUND_BLOCK];
     double ds_norm[BOUND_BLOCK]; /* sum over keys of |ds| and its error */
     double sink_value[BOUND_BLOCK], sink_error[BOUND_BLOCK];
@@ -88,6 +98,9 @@ struct bound_gradient_block {
 bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
+/* Standard deviation of dp under independent roundings, and what sums that are cut off lack of it, on average. */
+double bound_sigma_of_dp(const struct bound_gradient_head *g, const struct bound_view *v, int64_t j);
+double bound_lag_of_dp(const struct bound_gradient_head *g, const struct bound_view *v, int64_t j);
 /* Error of p = exp(x - lse) as the backward pass computes it. */
 double bound_error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
                         double p);
@@ -137,6 +150,9 @@ void bound_corrected_dq(const struct bound_gradient_head *g, struct bound_gradie
 /* Adds the block's dx to dbias and its sink terms to dsink, where these have memory. */
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
                     struct bound_terms *dbias, struct bound_terms *dsink);
+/* value, and path where there is a variance, of sums over the keys of a block. */
+void bound_walk_sums(struct bound_gradient_block *block, const struct bound_weights *w, int64_t rows, int64_t features,
+                     int64_t keys, int64_t ld, const struct bound_panels *operand, struct bound_terms *t);
 /* Moves dk and dv of this query head to the group's, with the rounding between if the recipe has one. */
 void bound_end_head(struct bound_gradient_head *g);
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "reference/bounds_noise.h"
 #include "reference/formats.h"
 
 /* Beyond this an error of an exponent is no longer worth a first-order formula. */
@@ -19,8 +20,8 @@ double bound_with_output(const struct ref_machine *m, int32_t dtype, double valu
 double bound_output_variance(const struct ref_machine *m, int32_t dtype, double value)
 {
     if (!m->rounds_outputs || !(fabs(value) < ref_format(dtype)->overflow)) return 0.0;
-    const double half = ref_half_ulp(dtype, value), error = ref_round(dtype, value) - value;
-    return fmax(half * half / 3, error * error);
+    const double half = ref_half_ulp(dtype, value);
+    return half * half / 3;
 }
 
 bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block)
@@ -30,7 +31,8 @@ bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, st
                                &block->score_sigma, &block->score_bias,   &block->drop,
                                &block->p,           &block->centred,      &block->plus,
                                &block->rounding,    &block->weight_sigma, &block->weight_bias,
-                               &block->dot_abs};
+                               &block->dot_abs,     &block->dot_square,   &block->score_lag,
+                               &block->rounding_variance};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) *arrays[i] = bound_take(pool, size);
     const bool capped = head->problem->softcap > 0;
     block->tanh = capped ? bound_take(pool, size) : NULL;
@@ -40,7 +42,7 @@ bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, st
 
 /* One score with its error so far: what follows the dot product adds to it. */
 struct score {
-    double x, error, sigma, bias;
+    double x, error, sigma, bias, lag;
 };
 
 static double sum_of_squares(double a, double b) { return sqrt(a * a + b * b); }
@@ -56,6 +58,7 @@ static void cap_score(const struct ref_machine *m, double cap, struct score *s, 
     s->x = cap * value;
     s->error = cap * *tanh_error + 2 * m->u * fabs(s->x) + m->tiny;
     s->sigma = sum_of_squares(slope * s->sigma, 2 * m->u * fabs(s->x));
+    s->lag *= slope;
     s->bias = slope * s->bias + m->tanh_error * fabs(s->x) + cap * m->tanh_floor;
 }
 
@@ -101,8 +104,11 @@ static void one_score(struct bound_head *head, struct bound_block *block, int64_
     struct score s = {.x = (double)p->softmax_scale * block->x[at]};
     s.error = scale * (head->features.rel * dot_abs + lost + 2 * (double)p->head_dim * m->tiny);
     s.error += 2 * m->u * fabs(s.x) + m->tiny;
-    s.sigma = sum_of_squares(scale * head->features.sigma * dot_abs, m->u * fabs(s.x));
-    s.bias = scale * head->features.bias * dot_abs;
+    const double square = block->dot_square[at], reach = bound_reach_of_any(block->x[at], dot_abs, square);
+    const struct ref_sum *const sum = &head->features;
+    const double drift = sum->bias + sum->aligned; /* its part that differs from score to score is noise */
+    s.sigma = sum_of_squares(scale * sum_of_squares(sum->sigma * reach, drift * sqrt(square)), m->u * fabs(s.x));
+    s.lag = drift / 2 * s.x;
     double largest = fmax(dot_abs, scale * dot_abs);
     if (p->softcap > 0) cap_score(m, (double)p->softcap, &s, &block->tanh[at], &block->tanh_error[at]);
     shift_score(head, r, c, &s);
@@ -119,6 +125,7 @@ static void one_score(struct bound_head *head, struct bound_block *block, int64_
     block->score_error[at] = s.error;
     block->score_sigma[at] = s.sigma;
     block->score_bias[at] = s.bias;
+    block->score_lag[at] = s.lag;
     block->drop[at] = ref_dropout(p, head->args, head->b, head->h, r, c);
     block->live[at] = 1.0;
     ++state->live;
@@ -135,7 +142,7 @@ static void block_row_scores(struct bound_head *head, struct bound_block *block,
     for (int64_t c = 0; c < head->ld; ++c) {
         const int64_t at = i * head->ld + c;
         block->live[at] = block->score_error[at] = block->score_sigma[at] = block->score_bias[at] = block->drop[at] =
-            0.0;
+            block->score_lag[at] = 0.0;
         if (c >= head->num_keys || !ref_visible(p, head->args, &head->sequence, head->b, head->h, r, c)) {
             block->x[at] = -INFINITY;
             continue;
@@ -166,6 +173,8 @@ void bound_block_scores(struct bound_head *head, struct bound_block *block, stru
     for (int64_t i = 0; i < block->rows * d; ++i) absolute[i] = fabs(block->q.value[i]);
     bound_product(block->rows, n, d, block->q.value, d, 1, head->k_transposed.plain, d, false, block->x, head->ld);
     bound_product(block->rows, n, d, absolute, d, 1, head->k_transposed.absolute, d, false, block->dot_abs, head->ld);
+    for (int64_t i = 0; i < block->rows * d; ++i) absolute[i] *= absolute[i];
+    bound_product(block->rows, n, d, absolute, d, 1, head->k_transposed.square, d, false, block->dot_square, head->ld);
     for (int64_t i = 0; i < block->rows; ++i) {
         states[i] = (struct bound_row_state){.largest = -INFINITY};
         /* plus serves as scratch: it is written after the scores. */
@@ -206,6 +215,18 @@ static double rounding_of_weight(const struct ref_machine *m, double least, doub
     const double above = ref_growth(2 * error); /* the weight exceeds 1 by no more */
     const double moved = fmin(r->relative, fmin(fmax(r->relative_below_one, above), fmax(1 - least, above)) / least);
     return m->most_weight > 1 ? fmax(moved, r->relative * r->relative) : moved;
+}
+
+/* Variance of that rounding: of weights relative to the largest, or to a maximum before it, of which only a weight above
+ * 1/2 has a binade that is known. */
+static double variance_of_weight(const struct ref_machine *m, double p, double exponent, double rounding)
+{
+    const struct ref_rounding *const r = &m->p;
+    const double y = exp(exponent);
+    if (r->dtype == ATTEST_ABSENT || r->parts > 1 || r->scale != 1.0 || m->most_weight > 1 || y == 0.0)
+        return rounding * rounding / 3;
+    if (y > 0.5) return fmin(rounding * rounding, pow(p * r->relative_below_one / y, 2.0)) / 3;
+    return p / y * (p / y) * bound_variance_of_rounding(r, y);
 }
 
 static void row_lse(const struct bound_head *head, const struct bound_block *block, int64_t i,
@@ -269,6 +290,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     memset(centred, 0, (size_t)head->ld * sizeof *centred);
     memset(plus, 0, (size_t)head->ld * sizeof *plus);
     memset(rounding, 0, (size_t)head->ld * sizeof *rounding);
+    memset(block->rounding_variance + at, 0, (size_t)head->ld * sizeof *rounding);
     row_lse(head, block, i, s);
     s->rescales = count_rescales(head, s->live);
     s->keys = ref_sum_rows(m, s->live, n);
@@ -293,7 +315,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     if (s->live > 0 && !(largest_weight < fmin(m->p.overflow, m->huge))) s->overflow = true;
 
     const double factor = exp(fmin(s->shift, LARGE_EXPONENT_ERROR)), scaled_top = exp(reach.ceiling - s->lse);
-    const double exponentials = m->exp_error * m->exp_error / 3;
+    const double exponentials = m->exp_error * m->exp_error / 3, scale = fabs((double)head->problem->softmax_scale);
     s->lse_bias = 0.0;
     for (int64_t c = 0; c < n; ++c) {
         double sigma = 0.0, bias = 0.0;
@@ -308,8 +330,11 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
             sigma = sqrt(block->score_sigma[at + c] * block->score_sigma[at + c] + exponentials +
                          m->u * m->u * rounded * rounded / 9);
             bias = block->score_bias[at + c];
+            block->rounding_variance[at + c] =
+                scaled ? rounding[c] * rounding[c] / 3 : variance_of_weight(m, p[c], x[c] - s->top, rounding[c]);
             variance += p[c] * p[c] * sigma * sigma;
-            s->lse_bias += p[c] * bias;
+            /* Of sums that are cut off alike, whatever their order. */
+            s->lse_bias += p[c] * (bias + scale * (head->features.bias + head->features.aligned) * block->dot_abs[at + c]);
         }
         block->weight_sigma[at + c] = sigma;
         block->weight_bias[at + c] = bias;

@@ -15,7 +15,7 @@ enum { BOUND_BLOCK = 32 }; /* rows of a block */
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {
-    void *blocks[160];
+    void *blocks[256];
     int count;
     bool failed; /* an allocation failed; its NULL must not be used */
 };
@@ -85,14 +85,16 @@ struct bound_block {
     double *live;        /* 1: takes part, finite x */
     double *score_error; /* |computed x - x| */
     double *score_sigma, *score_bias;
+    double *score_lag;         /* what sums that are cut off lack of x, on average; never more than twice that */
     double *tanh, *tanh_error; /* of s / softcap; NULL without softcap */
     double *drop;
     double *p;                          /* exp(x - lse) */
     double *centred;                    /* error of the weight that cancels in the mean: times |m v - o| */
     double *plus;                       /* upper bound of the computed weight */
     double *rounding;                   /* error of the weight's rounding before p.v */
+    double *rounding_variance;          /* of it, under independent roundings */
     double *weight_sigma, *weight_bias; /* of ln p under independent roundings */
-    double *dot_abs;                    /* scratch: sum |q||k| */
+    double *dot_abs, *dot_square;       /* sums of |q||k| and of (q k)^2 */
 };
 bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block);
 
@@ -136,8 +138,7 @@ double bound_with_output(const struct ref_machine *m, int32_t dtype, double valu
 struct ref_bound;
 void bound_clear_bound(const struct ref_bound *bound, int64_t count);
 
-/* Variance of that rounding: of a uniform error, or the square of what rounding the exact result costs, whichever is
- * larger, so that equal results round alike without alarm. */
+/* Variance of that rounding. Where results are equal and so round alike, the judge knows (bounds.md, 9). */
 double bound_output_variance(const struct ref_machine *m, int32_t dtype, double value);
 
 #define BOUND_SLACK (1 + 0x1p-20) /* bounds.md section 8: the oracle's own error and the roundings made here */

@@ -624,7 +624,7 @@ Test(bounds, sigma_and_bias_are_below_the_bound)
     FOR_EACH_RECIPE(r)
     {
         compute_bounds(r, 0);
-        for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){f->bound[1][t], sigma[t], bias[t]};
+        for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){.bound = f->bound[1][t], .sigma = sigma[t], .bias = bias[t]};
         cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, r, &b[REF_O], &b[REF_LSE], 1), ATTEST_OK);
         cr_assert_eq(ref_bound_backward(&f->p, &f->a, r, b, 1), ATTEST_OK);
         for (int t = 0; t < REF_NUM_TENSORS; ++t) {
@@ -768,7 +768,7 @@ Test(bounds, scaled_bounds_are_bounds_as_others_are)
         compute_bounds(NULL, 0);
         compute_bounds(recipe, 1);
         for (int t = REF_DQ; t <= REF_DV; ++t) {
-            b[t] = (struct ref_bound){f->oracle[t], sigma[t], bias[t]};
+            b[t] = (struct ref_bound){.bound = f->oracle[t], .sigma = sigma[t], .bias = bias[t]};
             const int64_t count = t == REF_DQ ? sizes[t] * HEADS_KV / HEADS : sizes[t];
             for (int64_t i = 0; i < count; ++i) cr_assert_leq(f->bound[0][t][i], 0x1p-26 * f->bound[1][t][i]);
         }

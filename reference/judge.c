@@ -19,25 +19,29 @@ struct tally {
     int64_t compared; /* finite in the oracle and in the answer, inside the domain */
     double error, error_squares, want_squares, all_want_squares, bound_squares;
     int64_t bounded;                                   /* elements of bound_squares and all_want_squares */
-    double bias, bias_squares;                         /* |bias| and its square */
-    double rounding;                                   /* what rounding the oracle itself to the format costs, signed */
-    double variance, row_squares, row_max, row_sigmas; /* of rows: sum mu, sum mu^2, max mu, sum (sum sigma)^2 */
-    double mu, sigma;                                  /* of the current row */
+    double bias, shift, row_sigmas;  /* sums of |bias|, of the shift, and over rows of (sum sigma)^2 */
+    double rounding;                 /* what rounding the oracle itself to the format costs, signed */
+    /* In units of what is expected of each element: squares of errors and of biases; of rows the sum of mu, of squares
+     * of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed independent ones. */
+    double squares, bias_squares, variance, frobenius, most, excess;
+    double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
 };
 
+/* A row's covariance: nothing is known of it but what each element's own rounding adds to its diagonal. */
 static void end_row(struct tally *t)
 {
+    const double together = t->mu - t->own, norm = together + sqrt(t->own_squares);
     t->variance += t->mu;
-    t->row_squares += t->mu * t->mu;
-    t->row_max = fmax(t->row_max, t->mu);
+    t->frobenius += norm * norm;
+    t->most = fmax(t->most, together + t->own_most);
     t->row_sigmas += t->sigma * t->sigma;
-    t->mu = t->sigma = 0.0;
+    t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
 }
 
 /* One element: where it is, what it should be and is. */
 struct element {
     int64_t index[4];
-    double got, want, bound, sigma, bias;
+    double got, want, bound, sigma, bias, shift;
 };
 
 /* Share of the bound that the element uses; above 1, or NaN, where it must not pass. */
@@ -60,6 +64,25 @@ static void note_use(struct ref_report *r, const struct element *e, double use)
     r->use_got = e->got;
     r->use_want = e->want;
     r->use_bound = e->bound;
+}
+
+/* In units of the square of what is expected of it. */
+static void weigh_element(int32_t dtype, const struct element *e, struct tally *t)
+{
+    const double error = e->got - e->want, bias = fabs(e->bias) + fabs(e->shift), variance = e->sigma * e->sigma;
+    const double expected = variance + bias * bias;
+    if (!(expected > 0.0)) return; /* exact: the bound has it */
+    t->squares += error * error / expected;
+    t->bias_squares += bias * bias / expected;
+    t->mu += variance / expected;
+    if (!(variance > 0.0) || !(fabs(e->want) < ref_format(dtype)->overflow)) return;
+    const double rounded = ref_round(dtype, e->want) - e->want, half = ref_half_ulp(dtype, e->want);
+    const double own = fmin(half * half / 3, variance);
+    t->rounding += rounded;
+    t->own += own / expected;
+    t->own_squares += own / expected * (own / expected);
+    t->own_most = fmax(t->own_most, own / expected);
+    t->excess += (rounded * rounded - own) / expected;
 }
 
 static void judge_element(int32_t dtype, const struct element *e, struct ref_report *r, struct tally *t)
@@ -85,11 +108,10 @@ static void judge_element(int32_t dtype, const struct element *e, struct ref_rep
     t->error += error;
     t->error_squares += error * error;
     t->want_squares += e->want * e->want;
-    if (e->sigma > 0.0 && fabs(e->want) < format->overflow) t->rounding += ref_round(dtype, e->want) - e->want;
     t->bias += fabs(e->bias);
-    t->bias_squares += e->bias * e->bias;
-    t->mu += e->sigma * e->sigma;
+    t->shift += e->shift;
     t->sigma += e->sigma;
+    weigh_element(dtype, e, t);
 }
 
 static double ratio(double value, double threshold) { return value == 0.0 ? 0.0 : value / threshold; }
@@ -98,10 +120,10 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
 {
     const double n = (double)t->compared, l = -log(FALSE_ALARM);
     if (t->compared == 0) return;
-    const double squares = t->variance + 2 * sqrt(l * t->row_squares) + 2 * l * t->row_max;
-    r->rms_ratio = ratio(r->rmse, sqrt(t->bias_squares / n) + sqrt(squares / n));
-    r->mean_ratio =
-        ratio(fabs(r->mean_error), fabs(t->rounding) / n + t->bias / n + sqrt(2 * (l + log(2.0)) * t->row_sigmas) / n);
+    const double squares = t->variance + fmax(0.0, t->excess) + 2 * sqrt(l * t->frobenius) + 2 * l * t->most;
+    r->rms_ratio = ratio(sqrt(t->squares), sqrt(t->bias_squares) + sqrt(squares));
+    r->mean_ratio = ratio(fabs(r->mean_error), (fabs(t->rounding) + fabs(t->shift) + t->bias +
+                                                sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
 static void conclude(const struct tally *t, int statistical, struct ref_report *r)
@@ -141,7 +163,8 @@ static void judge_at(struct subject *s, int64_t canonical, int64_t offset, const
                         .want = s->oracle[canonical],
                         .bound = b->bound[canonical],
                         .sigma = b->sigma ? b->sigma[canonical] : 0.0,
-                        .bias = b->bias ? b->bias[canonical] : 0.0};
+                        .bias = b->bias ? b->bias[canonical] : 0.0,
+                        .shift = b->shift ? b->shift[canonical] : 0.0};
     judge_element(s->dtype, &e, s->report, &s->tally);
 }
 

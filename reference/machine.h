@@ -54,10 +54,11 @@ enum { REF_SCALED_ROWS = 128, REF_SCALED_FEATURES = 32 };
 /* y to fp16 as scale y, once; scale is a power of two. */
 struct ref_rounding ref_rounding_to_fp16(double scale);
 
-/* A sum of products: |computed - exact| <= rel sum |a||b|, absolute terms apart; and under independent
- * roundings standard deviation and bias, in the same unit. */
+/* A sum of products: |computed - exact| <= rel sum |a||b|, absolute terms apart. Under independent roundings, in units
+ * of what partial sums amount to (bounds.md, 9): standard deviation; bias of partial sums that are cut off; bias of
+ * products that are, which is felt as far as they have one sign. */
 struct ref_sum {
-    double rel, sigma, bias;
+    double rel, sigma, bias, aligned;
 };
 /* Over `terms` features, which begin on a step of the matrix unit. */
 struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);

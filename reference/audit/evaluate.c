@@ -83,7 +83,10 @@ struct evaluation *evaluate(struct evaluations *all, const struct attest_problem
 
 static struct ref_bound allocate_bound(const struct attest_problem *p, enum ref_tensor which)
 {
-    return (struct ref_bound){allocate_doubles(p, which), allocate_doubles(p, which), allocate_doubles(p, which)};
+    return (struct ref_bound){.bound = allocate_doubles(p, which),
+                              .sigma = allocate_doubles(p, which),
+                              .bias = allocate_doubles(p, which),
+                              .shift = allocate_doubles(p, which)};
 }
 
 void evaluate_bounds(struct evaluations *all, struct evaluation *e, int recipe)
@@ -114,7 +117,8 @@ void bounds_free(struct ref_bound bounds[REF_NUM_TENSORS])
         free(bounds[t].bound);
         free(bounds[t].sigma);
         free(bounds[t].bias);
-        bounds[t] = (struct ref_bound){NULL, NULL, NULL};
+        free(bounds[t].shift);
+        bounds[t] = (struct ref_bound){0};
     }
 }
 

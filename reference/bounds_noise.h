@@ -1,0 +1,34 @@
+/* bounds_noise.h - what independent roundings give: reference/bounds.md section 9. */
+#ifndef ATTEST_REFERENCE_BOUNDS_NOISE_H
+#define ATTEST_REFERENCE_BOUNDS_NOISE_H
+
+#include "reference/bounds_rows.h"
+
+enum { BOUND_STEP = 64 }; /* terms between which partial sums are looked at */
+
+/* Beside the value of sums, what they amount to on the way: weighted means over their steps of the partial sum and of
+ * its square; and the sum of the squares of their terms. */
+struct bound_path {
+    double *first, *second, *square;
+};
+bool bound_take_path(struct bound_pool *pool, int64_t count, struct bound_path *path);
+
+/* C = A B of a block, as bound_product, and its path. `live` [rows][ld] counts terms: it weighs the steps. `squares`
+ * has A's squares. */
+void bound_walk(int64_t rows, int64_t n, int64_t k, const double *a, const double *squares, const double *live,
+                int64_t ld, const struct bound_panels *panels, double *c, const struct bound_path *path);
+
+/* Root mean square of the partial sums of such a sum of `terms`, its terms in order or in the reverse order; at most the
+ * sum of their sizes. */
+double bound_reach(const struct bound_path *path, int64_t at, double value, double absolute, double terms);
+
+/* The same of a sum whose terms are in an order independent of their values, and of which no path is known. */
+double bound_reach_of_any(double value, double absolute, double square);
+
+/* Bias of a sum, of that reach, under roundings of `sum`. */
+double bound_bias_of_sum(const struct ref_sum *sum, double reach, double value, double absolute);
+
+/* Variance of rounding y, of whose binade nothing is known. */
+double bound_variance_of_rounding(const struct ref_rounding *r, double y);
+
+#endif
