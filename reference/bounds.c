@@ -58,12 +58,39 @@ static double hull(const struct bound_head *head, const struct bound_row_state *
     return 2 * reach * (1 + 2 * (m->p.relative + s->keys.rel + s->relative + 10 * m->u) + n * (m->p.tiny + m->tiny));
 }
 
-/* Sums of the statistics: p |v|, variance v^2, exponent v, bias |v|, lag v; and what o amounts to on its way. */
-enum { SIZE, VARIANCE, EXPONENT, BIAS, LAG, NUM_SUMS };
+/* Sums of the statistics: p |v|, variance v^2, exponent v, bias |v|, lag v; what o amounts to on its way; weights of
+ * errors along o. */
+enum { SIZE, VARIANCE, EXPONENT, BIAS, LAG, REACH, ALONG, NUM_SUMS };
 struct noise {
     double *sums[NUM_SUMS];
     struct bound_path path;
 };
+
+/* Variance of row i along o: the same roundings of weights reach all of its features. */
+static double along_o(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                      const struct bound_row_state *s, const struct weights *w, const struct noise *noise,
+                      const double *reaches, const struct bound_block_output *out)
+{
+    const struct ref_machine *m = &head->machine;
+    const int64_t d_v = head->problem->head_dim_v;
+    const double exponentials = (double)s->rescales * m->exp_error * m->exp_error / 3;
+    const double *const o = out->o + i * d_v;
+    double mean = 0.0, spread = 0.0, variance = 0.0;
+    for (int64_t c = 0; c < d_v; ++c) {
+        const double weight = bound_weight_along(o[c], out->sigma[i * d_v + c], out->bias[i * d_v + c]);
+        const double reach = noise->sums[REACH][i * d_v + c], summed = s->keys.sigma * reach;
+        mean += weight * o[c];
+        spread += fabs(weight) * (reach + fabs(o[c]));
+        variance += weight * weight * (summed * summed + 3 * m->u * m->u * o[c] * o[c]);
+    }
+    variance += exponentials * spread * spread + s->relative_sigma * s->relative_sigma * mean * mean;
+    for (int64_t j = 0; j < head->num_keys; ++j) {
+        const int64_t at = i * head->ld + j;
+        const double p = block->p[at] * block->weight_sigma[at], exponent = w->exponent[at];
+        variance += w->variance[at] * reaches[at] * reaches[at] - 2 * exponent * reaches[at] * mean + p * p * mean * mean;
+    }
+    return variance;
+}
 
 /* Row i from the products, which come in `out`: o, all |v| in bound. */
 static void finish_row(const struct bound_head *head, const struct bound_block *block, int64_t i,
@@ -98,10 +125,27 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         variance = fmax(variance, 0.0) + exponentials * (reach + size) * (reach + size);
         variance += s->keys.sigma * s->keys.sigma * reach * reach;
         variance += (s->relative_sigma * s->relative_sigma + 3 * m->u * m->u) * o * o;
+        noise->sums[REACH][at] = reach;
         out->sigma[at] = sqrt(variance + bound_output_variance(m, m->o_dtype, o));
         out->bias[at] = noise->sums[BIAS][at] + size * bias + fabs(noise->sums[LAG][at] - o * lag) + lost +
                         bound_bias_of_sum(&s->keys, reach, o, sum_v);
     }
+}
+
+/* reaches: room for sums of what o's weights meet in each row of v. */
+static void find_along(const struct bound_head *head, const struct bound_block *block,
+                       const struct bound_row_state *states, const struct weights *w, const struct noise *noise,
+                       double *reaches, const struct bound_block_output *out)
+{
+    const int64_t d_v = head->problem->head_dim_v;
+    double *const weights = noise->sums[ALONG];
+    for (int64_t at = 0; at < block->rows * d_v; ++at)
+        weights[at] = bound_weight_along(out->o[at], out->sigma[at], out->bias[at]);
+    bound_product(block->rows, head->num_keys, d_v, weights, d_v, 1, head->v_columns.plain, d_v, false, reaches, head->ld);
+    for (int64_t i = 0; i < block->rows; ++i)
+        out->along[i] = states[i].live == 0 || states[i].broken
+                            ? 0.0
+                            : along_o(head, block, i, &states[i], w, noise, reaches, out);
 }
 
 static void clear_row(const struct bound_block_output *out, int64_t d_v, int64_t i)
@@ -148,6 +192,7 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
             else
                 finish_row(head, block, i, &states[i], &noise, out);
         }
+        if (out->along) find_along(head, block, states, &w, &noise, w.all, out);
     }
     bound_release(&pool);
     return !pool.failed;
@@ -178,6 +223,7 @@ static void put_o(const struct forward *f, const struct bound_head *head, const 
             put(f->o->sigma, to + c, out->sigma ? out->sigma[i * d_v + c] : 0.0);
             put(f->o->bias, to + c, out->bias ? out->bias[i * d_v + c] : 0.0);
         }
+        put(f->o->along, to / d_v, f->machine.may_scale || !out->along ? INFINITY : out->along[i]);
     }
 }
 
@@ -203,7 +249,8 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
     struct bound_pool pool = {0};
     const struct bound_block_output out = {bound_take(&pool, size), bound_take(&pool, size),
                                            statistics ? bound_take(&pool, size) : NULL,
-                                           statistics ? bound_take(&pool, size) : NULL};
+                                           statistics ? bound_take(&pool, size) : NULL,
+                                           head->v_columns.plain ? bound_take(&pool, BOUND_BLOCK) : NULL};
     bool ok = !pool.failed;
     for (int64_t r = 0; ok && r < head->sequence.seqlen_q; r += BOUND_BLOCK) {
         struct bound_pool rows = {0};
@@ -240,6 +287,8 @@ static enum attest_status forward_unit(void *context, int64_t unit)
     struct bound_block block = {0};
     bool ok = bound_load_keys(&pool, &head) && bound_take_block(&pool, &head, &block);
     const bool is_long = ok && (head.sequence.seqlen_q > f->longest || head.sequence.seqlen_k > f->longest);
+    if (ok && f->o && f->o->along) head.v_columns = bound_make_panels(&pool, &head.v, true, 1);
+    ok = ok && !pool.failed;
     if (ok && f->machine.scales) head.v_floor = bound_floor_of_values(&head);
     for (int64_t g = 0; ok && !is_long && g < group; ++g) {
         head.h = head.h_kv * group + g;
@@ -270,6 +319,7 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
 {
     struct forward f = {p, a, ref_forward_machine(p, recipe), INT64_MAX, o, lse};
     bound_clear_bound(o, ref_rows_q(p) * p->num_heads_q * p->head_dim_v);
+    if (o && o->along) clear(o->along, ref_rows_q(p) * p->num_heads_q);
     bound_clear_bound(lse, ref_rows_q(p) * p->num_heads_q);
     enum attest_status status = bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
     if (status == ATTEST_OK && f.machine.may_scale) {

@@ -10,6 +10,7 @@
 #ifndef ATTEST_REFERENCE_BOUNDS_H
 #define ATTEST_REFERENCE_BOUNDS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "lib/attest.h"
@@ -40,6 +41,8 @@ struct ref_bound {
     double *bound; /* rigorous; +inf where the recipe may overflow there */
     double *sigma; /* standard deviation under independent roundings */
     double *bias;  /* largest systematic error under them */
+    double *along; /* of o and dq, by row and head: variance of the error along the result, each element weighted by
+                    * 1 / (sigma^2 + (|bias| + |shift|)^2), but for the last rounding; +inf where it is not known */
     double *shift; /* the part of it that is known with its sign: errors lie from 0 to this; NULL: it is in bias */
 };
 
@@ -90,6 +93,18 @@ void ref_bound_parts(int64_t num_states, int64_t rows, int64_t head_dim_v, const
 enum ref_verdict { REF_PASS, REF_FAIL, REF_OVERFLOW, REF_VACUOUS };
 const char *ref_verdict_name(enum ref_verdict v);
 
+/* Shapes that errors are tested against (bounds.md, 9). TILE: of 64 rows of a head. */
+enum ref_direction {
+    REF_SCALED,       /* the result itself, of the whole tensor */
+    REF_TRUNCATED,    /* half a unit of the format, toward zero */
+    REF_NEXT_ROW,     /* what the next row of the head has in its place */
+    REF_PREVIOUS_ROW,
+    REF_NEXT_HEAD,
+    REF_SCALED_HEAD,
+    REF_SCALED_TILE,
+    REF_NUM_DIRECTIONS
+};
+
 /* One tensor of one implementation beside the oracle. */
 struct ref_report {
     enum ref_verdict verdict;
@@ -98,7 +113,12 @@ struct ref_report {
     double use;                    /* largest |got - oracle| / bound; NaN if any is */
     int64_t use_index[4];          /* where: b, row, head, feature */
     double use_got, use_want, use_bound;
+    int64_t use_terms;             /* keys that this row sees, or query rows, of all heads, that see this key */
     double rms_ratio, mean_ratio;  /* rmse and |mean_error| over their thresholds; 0 where not asked for */
+    double direction_ratio;        /* largest error along a shape over its threshold; 0 where not asked for */
+    enum ref_direction direction;  /* of those above 1 the one that most of the error is; else the one of that ratio */
+    double direction_size;         /* how much of the shape there is: 0.001 of a result that is 1.001 times itself */
+    int64_t direction_index[3];    /* of a head or tile: b, first row, head */
     int64_t nan_count;             /* NaN in got where the oracle has none */
     int64_t overflow_count;        /* elements outside the recipe's domain */
     double rms_bound, rms_oracle;  /* VACUOUS where the first exceeds the second */
@@ -111,6 +131,10 @@ struct ref_report {
 void ref_judge(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
                const void *got, const double *oracle, const struct ref_bound *bound, int statistical,
                struct ref_report *report);
+
+/* What the errors look like, in words: "o scaled by 1.001". Of a report with a direction_ratio above 1. Writes at most
+ * `size` bytes. */
+void ref_describe_direction(const struct ref_report *report, enum ref_tensor tensor, char *text, size_t size);
 
 #ifdef __cplusplus
 }

@@ -84,6 +84,44 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
     }
 }
 
+/* Variance of dq's rows along dq: a rounding of ds reaches all features, what delta is off by all keys. */
+static void find_along_dq(const struct backward *b, const struct bound_gradient_head *g,
+                          const struct bound_gradient_block *block, const struct bound_terms *terms)
+{
+    const struct attest_problem *p = b->problem;
+    const struct bound_head *head = &g->head;
+    const struct ref_machine *m = &head->machine;
+    const struct ref_bound *to = &b->tensors[REF_DQ];
+    const int64_t d = p->head_dim, n = head->num_keys, rows = block->rows.rows;
+    const double scale = (double)p->softmax_scale;
+    double *const weights = block->k_with_delta, *const reaches = block->squares;
+    for (int64_t at = 0; at < rows * d; ++at) {
+        const int64_t row = (head->sequence.first_q + block->rows.first + at / d) * p->num_heads_q + head->h;
+        const int64_t from = row * d + at % d;
+        const double bias = to->bias[from] + (to->shift ? fabs(to->shift[from]) : 0.0);
+        weights[at] = scale * bound_weight_along(scale * terms->value[at], to->sigma[from], bias);
+    }
+    bound_product(rows, n, d, weights, d, 1, head->k_transposed.plain, d, false, reaches, head->ld);
+    for (int64_t i = 0; i < rows; ++i) {
+        const struct ref_sum sum = ref_sum_rows(m, block->states[i].live, n);
+        const double *const reach = reaches + i * head->ld, *const of_ds = block->ds.variance + i * head->ld;
+        double mean = 0.0, variance = 0.0;
+        for (int64_t at = i * d; at < (i + 1) * d; ++at) {
+            const double terms_of = (double)block->states[i].live, value = terms->value[at];
+            const double summed = sum.sigma * bound_reach(&terms->path, at, value, terms->absolute[at], terms_of);
+            mean += weights[at] * block->k_mean[at];
+            variance += weights[at] * weights[at] * (summed * summed + m->u * m->u * value * value);
+        }
+        for (int64_t j = 0; j < n; ++j)
+            variance += of_ds[j] * reach[j] * reach[j] - 2 * mean * block->through_delta[i * head->ld + j] * reach[j];
+        variance += mean * mean * block->row[i].delta_sigma * block->row[i].delta_sigma;
+        const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
+        const bool exact = block->states[i].live == 0 || block->states[i].broken;
+        const bool known = !b->machine.corrects_delta && !b->machine.scales && !b->machine.may_scale;
+        put(to->along, row, exact ? 0.0 : known ? fmax(0.0, variance) : INFINITY);
+    }
+}
+
 /* dk or dv: sums over the rows of all query heads of the group. */
 static void finish_keys(const struct backward *b, const struct bound_gradient_head *g,
                         const struct bound_key_terms *terms, enum ref_tensor tensor)
@@ -227,6 +265,7 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
             else
                 sum_dq(b, g, block, dq);
             finish_dq(b, g, block, dq);
+            if (b->tensors[REF_DQ].along) find_along_dq(b, g, block, dq);
         }
         add_key_products(g, block, &block->ds, &q, p->head_dim, &g->dk);
         add_key_products(g, block, &block->pd, &dout, p->head_dim_v, &g->dv);
@@ -315,6 +354,7 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
     const int64_t biases = has_dbias ? dbias_size(p) : 0;
     for (int t = REF_DQ; t < REF_NUM_TENSORS; ++t) b.statistics |= tensors[t].sigma != NULL;
     bound_clear_bound(&tensors[REF_DQ], rows_q * p->head_dim);
+    if (tensors[REF_DQ].along) memset(tensors[REF_DQ].along, 0, (size_t)rows_q * sizeof(double));
     bound_clear_bound(&tensors[REF_DK], rows_k * p->head_dim);
     bound_clear_bound(&tensors[REF_DV], rows_k * p->head_dim_v);
     bound_clear_bound(&tensors[REF_DBIAS], biases);

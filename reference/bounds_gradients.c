@@ -656,7 +656,7 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
                                &block->p_slope,     &block->through_delta, &block->dq_bias,
                                &block->squares};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
-    block->o = (struct bound_block_output){bound_take(pool, outputs), bound_take(pool, outputs), NULL, NULL};
+    block->o = (struct bound_block_output){.o = bound_take(pool, outputs), .bound = bound_take(pool, outputs)};
     block->k_mean = bound_take(pool, BOUND_BLOCK * p->head_dim);
     block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;

@@ -28,6 +28,13 @@ double bound_reach_of_any(double value, double absolute, double square);
 /* Bias of a sum, of that reach, under roundings of `sum`. */
 double bound_bias_of_sum(const struct ref_sum *sum, double reach, double value, double absolute);
 
+/* How much an error counts along a result of that value, sigma and bias: struct ref_bound, along. */
+static inline double bound_weight_along(double value, double sigma, double bias)
+{
+    const double expected = sigma * sigma + bias * bias;
+    return expected > 0.0 ? value / expected : 0.0;
+}
+
 /* Variance of rounding y, of whose binade nothing is known. */
 double bound_variance_of_rounding(const struct ref_rounding *r, double y);
 

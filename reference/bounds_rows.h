@@ -51,6 +51,7 @@ struct bound_head {
     struct bound_matrix k, v;
     struct bound_panels k_transposed; /* head_dim x num_keys, for scores */
     struct bound_panels v_rows;       /* num_keys x head_dim_v */
+    struct bound_panels v_columns;    /* head_dim_v x num_keys; NULL unless along is asked for */
     double *v_max, *v_sum;            /* of |v| over the keys, by feature */
     double v_floor;                   /* what scaling may cost a number of v; 0: nothing is scaled */
     double fmax;                      /* largest dropout multiplier */
@@ -122,7 +123,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
 
 /* o of the block's rows and its bounds, [rows][head_dim_v] each; sigma and bias may be NULL. */
 struct bound_block_output {
-    double *o, *bound, *sigma, *bias;
+    double *o, *bound, *sigma, *bias, *along; /* along: [rows] */
 };
 /* False where there is no memory. Rows that are empty or broken get zero bounds. */
 bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,

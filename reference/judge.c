@@ -2,11 +2,14 @@
  * The thresholds of the statistical verdict are derived in reference/bounds.md section 9. */
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "reference/bounds.h"
 #include "reference/formats.h"
+#include "reference/judge_directions.h"
 
-#define FALSE_ALARM 1e-9
+/* Of a tensor: a third for the root mean square, the mean and all directions each. */
+#define FALSE_ALARM (1e-9 / 3)
 
 const char *ref_verdict_name(enum ref_verdict v)
 {
@@ -25,10 +28,13 @@ struct tally {
      * of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed independent ones. */
     double squares, bias_squares, variance, frobenius, most, excess;
     double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
+    struct judge_direction directions[REF_NUM_DIRECTIONS]; /* of the tensor, head or tile in hand */
+    double number;                                         /* of directions in all */
+    double share;                                          /* of the error that the one in the report explains */
 };
 
 /* A row's covariance: nothing is known of it but what each element's own rounding adds to its diagonal. */
-static void end_row(struct tally *t)
+static void end_row(struct tally *t, double along)
 {
     const double together = t->mu - t->own, norm = together + sqrt(t->own_squares);
     t->variance += t->mu;
@@ -36,12 +42,17 @@ static void end_row(struct tally *t)
     t->most = fmax(t->most, together + t->own_most);
     t->row_sigmas += t->sigma * t->sigma;
     t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
+    for (int d = 0; d < REF_NUM_DIRECTIONS; ++d) {
+        const bool is_result = d == REF_SCALED || d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
+        judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY);
+    }
 }
 
 /* One element: where it is, what it should be and is. */
 struct element {
     int64_t index[4];
     double got, want, bound, sigma, bias, shift;
+    double near[3]; /* what the next row, the row before and the next head have here; itself where there is none */
 };
 
 /* Share of the bound that the element uses; above 1, or NaN, where it must not pass. */
@@ -83,6 +94,13 @@ static void weigh_element(int32_t dtype, const struct element *e, struct tally *
     t->own_squares += own / expected * (own / expected);
     t->own_most = fmax(t->own_most, own / expected);
     t->excess += (rounded * rounded - own) / expected;
+    const struct judge_error off = {error, expected, fabs(e->bias), e->shift, rounded, e->sigma, own};
+    struct judge_direction *const d = t->directions;
+    judge_direction_add(&d[REF_SCALED], &off, e->want);
+    judge_direction_add(&d[REF_SCALED_HEAD], &off, e->want);
+    judge_direction_add(&d[REF_SCALED_TILE], &off, e->want);
+    for (int n = 0; n < 3; ++n) judge_direction_add(&d[REF_NEXT_ROW + n], &off, e->near[n] - e->want);
+    if (dtype != ATTEST_FP32) judge_direction_add(&d[REF_TRUNCATED], &off, e->want > 0 ? -half : half);
 }
 
 static void judge_element(int32_t dtype, const struct element *e, struct ref_report *r, struct tally *t)
@@ -126,6 +144,22 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
                                                 sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
+/* A direction that ends here; place: where its head or tile begins. */
+static void end_direction(struct tally *t, enum ref_direction which, const int64_t place[3], struct ref_report *r)
+{
+    const struct judge_direction d = t->directions[which];
+    const double ratio = judge_direction_ratio(&d, FALSE_ALARM / t->number);
+    const double share = d.norm > 0.0 ? d.projection * d.projection / d.norm : 0.0;
+    t->directions[which] = (struct judge_direction){0};
+    const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > t->share : ratio > r->direction_ratio;
+    if (!(ratio <= r->direction_ratio)) r->direction_ratio = ratio;
+    if (!explains) return;
+    t->share = share;
+    r->direction = which;
+    r->direction_size = d.projection / d.norm;
+    for (int i = 0; i < 3; ++i) r->direction_index[i] = place[i];
+}
+
 static void conclude(const struct tally *t, int statistical, struct ref_report *r)
 {
     const double n = t->compared > 0 ? (double)t->compared : 1.0, all = t->bounded > 0 ? (double)t->bounded : 1.0;
@@ -135,7 +169,8 @@ static void conclude(const struct tally *t, int statistical, struct ref_report *
     r->rms_bound = sqrt(t->bound_squares / all);
     r->rms_oracle = sqrt(t->all_want_squares / all);
     if (statistical) judge_statistics(t, r);
-    if (!(r->use <= 1) || !(r->rms_ratio <= 1) || !(r->mean_ratio <= 1))
+    else r->direction_ratio = 0.0;
+    if (!(r->use <= 1) || !(r->rms_ratio <= 1) || !(r->mean_ratio <= 1) || !(r->direction_ratio <= 1))
         r->verdict = REF_FAIL;
     else if (r->overflow_count > 0)
         r->verdict = REF_OVERFLOW;
@@ -145,8 +180,9 @@ static void conclude(const struct tally *t, int statistical, struct ref_report *
         r->verdict = REF_PASS;
 }
 
-/* A tensor as the judge walks it. */
+/* A tensor as the judge walks it. next, last: of this row and head, where the next ones are, 0 where there are none. */
 struct subject {
+    int64_t near[3];
     const void *got;
     int32_t dtype;
     const double *oracle;
@@ -165,25 +201,48 @@ static void judge_at(struct subject *s, int64_t canonical, int64_t offset, const
                         .sigma = b->sigma ? b->sigma[canonical] : 0.0,
                         .bias = b->bias ? b->bias[canonical] : 0.0,
                         .shift = b->shift ? b->shift[canonical] : 0.0};
+    for (int n = 0; n < 3; ++n) e.near[n] = s->oracle[canonical + s->near[n]];
     judge_element(s->dtype, &e, s->report, &s->tally);
+}
+
+enum { TILE_ROWS = 64 };
+
+static void judge_head(const struct attest_problem *p, const struct attest_forward_args *a,
+                       const struct attest_tensor *t, bool is_k, int64_t heads, int64_t features, int64_t b, int64_t h,
+                       struct subject *subject)
+{
+    const struct ref_sequence s = ref_sequence(p, a, b);
+    const int64_t first = is_k ? s.first_k : s.first_q, rows = is_k ? s.rows_k : s.rows_q;
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t from = ((first + r) * heads + h) * features, row = heads * features;
+        const int64_t offset = ref_row_offset(p, t, &s, is_k, b, r, h);
+        const int64_t near[3] = {r + 1 < rows ? row : 0, r > 0 ? -row : 0, h + 1 < heads ? features : 0};
+        for (int n = 0; n < 3; ++n) subject->near[n] = near[n];
+        for (int64_t x = 0; x < features; ++x)
+            judge_at(subject, from + x, offset + x, (const int64_t[]){b, r, h, x});
+        const double *const along = subject->bound->along;
+        end_row(&subject->tally, along ? along[(first + r) * heads + h] : INFINITY);
+        if ((r + 1) % TILE_ROWS == 0 || r + 1 == rows)
+            end_direction(&subject->tally, REF_SCALED_TILE, (const int64_t[]){b, r / TILE_ROWS * TILE_ROWS, h},
+                          subject->report);
+    }
+    end_direction(&subject->tally, REF_SCALED_HEAD, (const int64_t[]){b, 0, h}, subject->report);
 }
 
 static void judge_rows(const struct attest_problem *p, const struct attest_forward_args *a,
                        const struct attest_tensor *t, bool is_k, int64_t heads, int64_t features,
                        struct subject *subject)
 {
+    int64_t most = 0;
     for (int64_t b = 0; b < p->batch; ++b) {
         const struct ref_sequence s = ref_sequence(p, a, b);
-        const int64_t first = is_k ? s.first_k : s.first_q, rows = is_k ? s.rows_k : s.rows_q;
-        for (int64_t r = 0; r < rows; ++r)
-            for (int64_t h = 0; h < heads; ++h) {
-                const int64_t from = ((first + r) * heads + h) * features;
-                const int64_t offset = ref_row_offset(p, t, &s, is_k, b, r, h);
-                for (int64_t x = 0; x < features; ++x)
-                    judge_at(subject, from + x, offset + x, (const int64_t[]){b, r, h, x});
-                end_row(&subject->tally);
-            }
+        most += heads * (1 + ((is_k ? s.rows_k : s.rows_q) + TILE_ROWS - 1) / TILE_ROWS);
     }
+    subject->tally.number = REF_SCALED_HEAD + (double)most;
+    for (int64_t b = 0; b < p->batch; ++b)
+        for (int64_t h = 0; h < heads; ++h) judge_head(p, a, t, is_k, heads, features, b, h, subject);
+    for (int d = 0; d < REF_SCALED_HEAD; ++d)
+        end_direction(&subject->tally, (enum ref_direction)d, (const int64_t[]){0, 0, 0}, subject->report);
 }
 
 static void judge_dbias(const struct attest_problem *p, struct subject *subject)
@@ -197,7 +256,7 @@ static void judge_dbias(const struct attest_problem *p, struct subject *subject)
             for (int64_t r = 0; r < rows; ++r) {
                 for (int64_t c = 0; c < columns; ++c)
                     judge_at(subject, canonical++, ref_score_offset(t, b, h, r, c), (const int64_t[]){b, r, h, c});
-                end_row(&subject->tally);
+                end_row(&subject->tally, INFINITY);
             }
 }
 
@@ -205,8 +264,23 @@ static void judge_dsink(const struct attest_problem *p, struct subject *subject)
 {
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         judge_at(subject, h, h, (const int64_t[]){0, 0, h, 0});
-        end_row(&subject->tally);
+        end_row(&subject->tally, INFINITY);
     }
+}
+
+/* How many products the element of the largest share sums up. */
+static int64_t count_terms(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
+                           const int64_t index[4])
+{
+    const struct ref_sequence s = ref_sequence(p, a, index[0]);
+    const int64_t group = p->num_heads_q / p->num_heads_kv;
+    int64_t terms = 0;
+    if (tensor < REF_DK)
+        for (int64_t c = 0; c < s.seqlen_k; ++c) terms += ref_visible(p, a, &s, index[0], index[2], index[1], c);
+    else
+        for (int64_t r = 0; r < s.seqlen_q * group; ++r)
+            terms += ref_visible(p, a, &s, index[0], index[2] * group + r % group, r / group, index[1]);
+    return terms;
 }
 
 void ref_judge(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
@@ -218,7 +292,8 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
                           : tensor == REF_DSINK ? ATTEST_FP32
                                                 : row_tensors[tensor]->dtype;
     *report = (struct ref_report){.use = 0.0};
-    struct subject s = {got, dtype, oracle, bound, report, {0}};
+    struct subject s = {
+        .got = got, .dtype = dtype, .oracle = oracle, .bound = bound, .report = report, .tally = {.number = 1}};
     switch (tensor) {
     case REF_O: judge_rows(p, a, &p->o, false, p->num_heads_q, p->head_dim_v, &s); break;
     case REF_LSE: judge_rows(p, a, &p->lse, false, p->num_heads_q, 1, &s); break;
@@ -229,4 +304,27 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
     default: judge_dsink(p, &s);
     }
     conclude(&s.tally, statistical, report);
+    if (tensor <= REF_DV && report->count > 0) report->use_terms = count_terms(p, a, tensor, report->use_index);
+}
+
+void ref_describe_direction(const struct ref_report *r, enum ref_tensor tensor, char *text, size_t size)
+{
+    const char *const name = ref_tensor_names[tensor];
+    const long b = (long)r->direction_index[0], row = (long)r->direction_index[1], h = (long)r->direction_index[2];
+    switch (r->direction) {
+    case REF_SCALED: snprintf(text, size, "%s scaled by %.6g", name, 1 + r->direction_size); break;
+    case REF_TRUNCATED:
+        snprintf(text, size, "%s %s by %.2g of half a unit on average", name,
+                 r->direction_size > 0 ? "cut off toward zero" : "rounded away from zero", fabs(r->direction_size));
+        break;
+    case REF_NEXT_ROW: snprintf(text, size, "%.2g of the next row's %s", r->direction_size, name); break;
+    case REF_PREVIOUS_ROW: snprintf(text, size, "%.2g of the previous row's %s", r->direction_size, name); break;
+    case REF_NEXT_HEAD: snprintf(text, size, "%.2g of the next head's %s", r->direction_size, name); break;
+    case REF_SCALED_HEAD:
+        snprintf(text, size, "%s of head %ld of sequence %ld scaled by %.6g", name, h, b, 1 + r->direction_size);
+        break;
+    default:
+        snprintf(text, size, "%s of 64 rows from row %ld, head %ld, sequence %ld, scaled by %.6g", name, row, h, b,
+                 1 + r->direction_size);
+    }
 }

@@ -15,7 +15,7 @@ const char *const power_fault_names[POWER_NUM_FAULTS] = {
     "delta scaled",  "scores scaled",
 };
 
-enum { TILE = 64, MOST_DIM = 128 };
+enum { TILE = 32, MOST_DIM = 128 };
 
 /* splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t mix(uint64_t x)
@@ -246,7 +246,7 @@ static void spoil_weights(const struct power_case *c, int64_t first, int64_t cou
 {
     for (int64_t j = 0; j < count; ++j) {
         if (c->fault == POWER_VALUES_LOST && first + j >= c->keys - (int64_t)c->size) p[j] = 0.0f;
-        if (c->fault == POWER_TILE_LOST && first == c->keys / 2 / TILE * TILE) p[j] *= 1 - (float)c->size;
+        if (c->fault == POWER_TILE_LOST && first / 64 == c->keys / 128) p[j] *= 1 - (float)c->size;
     }
 }
 
@@ -330,7 +330,7 @@ static void backward_tile(struct power_case *c, struct work *w, int64_t h, int64
             w->dp[at] = round_weight(c, ds, POWER_DS_TRUNCATED, POWER_DS_7_BITS);
         }
     multiply(c->sum, c->rows, c->dim, count, w->dp, count, 1, w->k, w->dq);
-    if (c->fault == POWER_DQ_EVERY && (first + count) % (int64_t)fmax(c->size, TILE) == 0)
+    if (c->fault == POWER_DQ_EVERY && (first + count) % (int64_t)c->size == 0)
         for (int64_t i = 0; i < c->rows * c->dim; ++i) w->dq[i] = round_to(w->dq[i], bits_of(c), false, c->dtype);
     memset(w->dk, 0, sizeof w->dk);
     memset(w->dv, 0, sizeof w->dv);

@@ -1,0 +1,26 @@
+/* judge_directions.h - tests of errors against the shapes that faults have: reference/bounds.md section 9. */
+#ifndef ATTEST_REFERENCE_JUDGE_DIRECTIONS_H
+#define ATTEST_REFERENCE_JUDGE_DIRECTIONS_H
+
+#include "reference/bounds.h"
+
+/* Where errors are tested against one shape. All sums weigh each element by the inverse of the square that is expected
+ * of its error. */
+struct judge_direction {
+    double projection, norm;       /* of the errors on the shape; of the shape on itself */
+    double bias, shift, rounding;  /* of what is systematic, known, and of the oracle's own rounding to the format */
+    double variance, together, own; /* together, own: of the current row */
+};
+
+/* One element: how far it is off, what is expected of it, and the part of its variance that no other element shares. */
+struct judge_error {
+    double error, expected, bias, shift, rounding, sigma, own;
+};
+
+void judge_direction_add(struct judge_direction *d, const struct judge_error *e, double shape);
+/* along: variance of the row along the shape but for what elements have alone; +inf where it is not known. */
+void judge_direction_end_row(struct judge_direction *d, double along);
+/* The error along the shape, over the most that honest roundings make of it but for a probability of `false_alarm`. */
+double judge_direction_ratio(const struct judge_direction *d, double false_alarm);
+
+#endif
