@@ -144,14 +144,14 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
                                                 sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
-/* A direction that ends here; place: where its head or tile begins. */
+/* A direction that ends here; place: where its head or tile begins. Of equals the last counts, which has most elements. */
 static void end_direction(struct tally *t, enum ref_direction which, const int64_t place[3], struct ref_report *r)
 {
     const struct judge_direction d = t->directions[which];
     const double ratio = judge_direction_ratio(&d, FALSE_ALARM / t->number);
     const double share = d.norm > 0.0 ? d.projection * d.projection / d.norm : 0.0;
     t->directions[which] = (struct judge_direction){0};
-    const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > t->share : ratio > r->direction_ratio;
+    const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > t->share * (1 - 1e-6) : ratio > r->direction_ratio;
     if (!(ratio <= r->direction_ratio)) r->direction_ratio = ratio;
     if (!explains) return;
     t->share = share;

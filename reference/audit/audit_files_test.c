@@ -453,7 +453,7 @@ Test(report, json_says_everything)
     static const char *const numbers[] = {"count",      "max_error",  "rmse",      "relative_error", "mean_error",
                                           "share",      "index",      "got",       "want",           "bound",
                                           "rms_ratio",  "mean_ratio", "nan_count", "overflow_count", "rms_bound",
-                                          "rms_oracle", "verdict"};
+                                          "rms_oracle", "verdict",    "direction_ratio", "looks_like",   "terms"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
         cr_expect_not_null(json_object_get(json_of_tensor(root, 1, "dk"), numbers[i]), "%s", numbers[i]);
     cr_expect_eq(json_integer_value(json_object_get(json_of_tensor(root, 0, "dk"), "count")), 8 * 16);

@@ -86,7 +86,8 @@ static struct ref_bound allocate_bound(const struct attest_problem *p, enum ref_
     return (struct ref_bound){.bound = allocate_doubles(p, which),
                               .sigma = allocate_doubles(p, which),
                               .bias = allocate_doubles(p, which),
-                              .shift = allocate_doubles(p, which)};
+                              .shift = allocate_doubles(p, which),
+                              .along = which == REF_O || which == REF_DQ ? allocate_doubles(p, REF_LSE) : NULL};
 }
 
 void evaluate_bounds(struct evaluations *all, struct evaluation *e, int recipe)
@@ -118,6 +119,7 @@ void bounds_free(struct ref_bound bounds[REF_NUM_TENSORS])
         free(bounds[t].sigma);
         free(bounds[t].bias);
         free(bounds[t].shift);
+        free(bounds[t].along);
         bounds[t] = (struct ref_bound){0};
     }
 }

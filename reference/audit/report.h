@@ -21,6 +21,9 @@ bool report_write_html(const struct audit *audit, const char *path);
 /* One sentence on why a tensor does not pass, to be freed: "largest error is 3.1 bounds at [0,5,0,7] ...". */
 char *report_message(const struct audit *audit, const struct judged_tensor *t);
 
+/* What its errors look like, or which rows carry a share near 1, to be freed; NULL where there is nothing to say. */
+char *report_remark(const struct ref_report *r, enum ref_tensor tensor);
+
 json_t *report_number(double x);
 json_t *report_string(const char *text); /* what is not UTF-8 becomes question marks */
 

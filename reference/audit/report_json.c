@@ -94,9 +94,11 @@ static json_t *json_environment(void)
                      "machine", host.machine, "host", host.nodename);
 }
 
-static json_t *json_report(const struct ref_report *r)
+static json_t *json_report(const struct ref_report *r, enum ref_tensor tensor)
 {
-    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:[I,I,I,I], s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o}",
+    char looks_like[256] = "";
+    if (r->direction_ratio > 1) ref_describe_direction(r, tensor, looks_like, sizeof looks_like);
+    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:[I,I,I,I], s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:s, s:I}",
                      "verdict", verdict_names[verdict_of(r->verdict)], "count", (json_int_t)r->count,
                      "max_error", report_number(r->max_error), "rmse", report_number(r->rmse),
                      "relative_error", report_number(r->relative_error), "mean_error", report_number(r->mean_error),
@@ -105,14 +107,16 @@ static json_t *json_report(const struct ref_report *r)
                      "want", report_number(r->use_want), "bound", report_number(r->use_bound),
                      "rms_ratio", report_number(r->rms_ratio), "mean_ratio", report_number(r->mean_ratio),
                      "nan_count", (json_int_t)r->nan_count, "overflow_count", (json_int_t)r->overflow_count,
-                     "rms_bound", report_number(r->rms_bound), "rms_oracle", report_number(r->rms_oracle));
+                     "rms_bound", report_number(r->rms_bound), "rms_oracle", report_number(r->rms_oracle),
+                     "direction_ratio", report_number(r->direction_ratio), "looks_like", looks_like,
+                     "terms", (json_int_t)r->use_terms);
 }
 
-static json_t *json_tensor(const struct audit *audit, const struct judged_tensor *t)
+static json_t *json_tensor(const struct audit *audit, const struct judged_tensor *t, enum ref_tensor tensor_of)
 {
     json_t *recipes = json_object();
     for (int r = 0; r < recipe_count() && t->reason == NULL; ++r)
-        json_object_set_new(recipes, ref_recipes[r].name, json_report(&t->reports[r]));
+        json_object_set_new(recipes, ref_recipes[r].name, json_report(&t->reports[r], tensor_of));
     char *message = report_message(audit, t);
     json_t *tensor = json_pack("{s:s, s:o, s:o}", "verdict", verdict_names[t->verdict], "message",
                                report_string(message), "recipes", recipes);
@@ -135,7 +139,7 @@ static json_t *json_implementation(const struct audit *audit, int i)
     json_t *tensors = json_object();
     for (int t = 0; t < CASE_NUM_TENSORS; ++t)
         if (j->tensors[t].present)
-            json_object_set_new(tensors, ref_tensor_names[t], json_tensor(audit, &j->tensors[t]));
+            json_object_set_new(tensors, ref_tensor_names[t], json_tensor(audit, &j->tensors[t], (enum ref_tensor)t));
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "name", report_string(audit->answers[i].name), "files",
                      json_files(&audit->answers[i].set), "error", text_or_null(audit->answers[i].error), "convention",
                      json_convention(j), "tensors", tensors);

@@ -25,10 +25,14 @@ static void print_problem(const struct audit *audit, FILE *out)
             c->statistical ? " and, rms and mean, by statistics of family " : "", c->statistical ? c->family : "");
 }
 
-/* The larger of the two statistical ratios, NaN if either is. */
+/* The largest of the three statistical ratios, NaN if any is. */
 static double statistical_ratio(const struct ref_report *r)
 {
-    return r->rms_ratio > r->mean_ratio || isnan(r->rms_ratio) ? r->rms_ratio : r->mean_ratio;
+    const double ratios[] = {r->mean_ratio, r->direction_ratio};
+    double largest = r->rms_ratio;
+    for (int i = 0; i < 2; ++i)
+        if (!(ratios[i] <= largest) && !isnan(largest)) largest = ratios[i];
+    return largest;
 }
 
 static int name_width(const struct audit *audit)
@@ -100,6 +104,21 @@ static void print_shares(const struct audit *audit, int width, FILE *out)
     }
 }
 
+/* What errors look like, and which rows carry a share near 1. */
+static void print_remarks(const struct audit *audit, FILE *out)
+{
+    int count = 0;
+    for (int i = 0; i < audit->num_answers; ++i) {
+        for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
+            const struct judged_tensor *judged = &audit->judgements[i].tensors[t];
+            const struct ref_report *r = &judged->reports[audit->recipe];
+            char *remark = judged->present && judged->reason == NULL ? report_remark(r, (enum ref_tensor)t) : NULL;
+            if (remark != NULL) fprintf(out, "%s%s: %s\n", count++ == 0 ? "\n" : "", audit->answers[i].name, remark);
+            free(remark);
+        }
+    }
+}
+
 static void print_summary(const struct audit *audit, FILE *out)
 {
     int counts[VERDICT_NUM] = {0}, total = 0, unread = 0, otherwise = 0;
@@ -120,16 +139,37 @@ static void print_summary(const struct audit *audit, FILE *out)
     fputc('\n', out);
 }
 
+/* From this share on the report says which rows carry it. A bound supposes that all roundings have one sign: of so few
+ * terms they often have. */
+#define SHARE_OF_FEW 0.75
+#define FEW_TERMS 16
+
+char *report_remark(const struct ref_report *r, enum ref_tensor tensor)
+{
+    const char *const name = ref_tensor_names[tensor];
+    if (r->direction_ratio > 1) {
+        char text[256];
+        ref_describe_direction(r, tensor, text, sizeof text);
+        return sentence("the error of %s looks like %s, %.3g times what honest roundings make of it", name, text,
+                        r->direction_ratio);
+    }
+    if (!(r->use > SHARE_OF_FEW && r->use <= 1)) return NULL;
+    return sentence("the share %.3g of %s is that of a sum of %lld %s: %s", r->use, name, (long long)r->use_terms,
+                    tensor < REF_DK ? "keys" : "query rows",
+                    r->use_terms <= FEW_TERMS ? "with so few, one rounding may be all of the bound"
+                                              : "with so many, honest roundings cancel, and seldom come near the bound");
+}
+
 char *report_message(const struct audit *audit, const struct judged_tensor *t)
 {
     if (t->reason != NULL) return sentence("%s", t->reason);
     const struct ref_report *r = &t->reports[audit->recipe];
     return sentence(
         "largest error is %.4g of the bound of recipe %s, at batch %lld, row %lld, head %lld, feature %lld: got "
-        "%.9g, oracle %.9g, bound %.3g; rms ratio %.3g, mean ratio %.3g, %lld NaN, %lld outside the domain",
+        "%.9g, oracle %.9g, bound %.3g, of %lld terms; rms ratio %.3g, mean ratio %.3g, direction ratio %.3g, %lld NaN, %lld outside the domain",
         r->use, audit->options->recipe->name, (long long)r->use_index[0], (long long)r->use_index[1],
-        (long long)r->use_index[2], (long long)r->use_index[3], r->use_got, r->use_want, r->use_bound, r->rms_ratio,
-        r->mean_ratio, (long long)r->nan_count, (long long)r->overflow_count);
+        (long long)r->use_index[2], (long long)r->use_index[3], r->use_got, r->use_want, r->use_bound,
+        (long long)r->use_terms, r->rms_ratio, r->mean_ratio, r->direction_ratio, (long long)r->nan_count, (long long)r->overflow_count);
 }
 
 void report_table(const struct audit *audit, FILE *out)
@@ -138,6 +178,7 @@ void report_table(const struct audit *audit, FILE *out)
     print_problem(audit, out);
     print_verdicts(audit, width, out);
     print_shares(audit, width, out);
+    print_remarks(audit, out);
     for (int i = 0; i < audit->num_answers; ++i)
         for (int n = 0; n < audit->judgements[i].notes.count; ++n)
             fprintf(out, "%s%s\n", n == 0 ? "\n" : "", audit->judgements[i].notes.text[n]);
