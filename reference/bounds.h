@@ -102,6 +102,10 @@ enum ref_direction {
     REF_NEXT_HEAD,
     REF_SCALED_HEAD,
     REF_SCALED_TILE,
+    REF_TILE,          /* from here on ref_judge_keys: what 64 keys contribute */
+    REF_EARLIER_TILES, /* what all keys before a tile contribute */
+    REF_SCORES_SCALED, /* the derivative by a factor of all scores */
+    REF_ALONG_DOUT,
     REF_NUM_DIRECTIONS
 };
 
@@ -114,11 +118,13 @@ struct ref_report {
     int64_t use_index[4];          /* where: b, row, head, feature */
     double use_got, use_want, use_bound;
     int64_t use_terms;             /* keys that this row sees, or query rows, of all heads, that see this key */
+    double use_keys;               /* of a row: how many of them as large as each other weigh as much, 1 / sum p^2 */
     double rms_ratio, mean_ratio;  /* rmse and |mean_error| over their thresholds; 0 where not asked for */
     double direction_ratio;        /* largest error along a shape over its threshold; 0 where not asked for */
     enum ref_direction direction;  /* of those above 1 the one that most of the error is; else the one of that ratio */
     double direction_size;         /* how much of the shape there is: 0.001 of a result that is 1.001 times itself */
-    int64_t direction_index[3];    /* of a head or tile: b, first row, head */
+    double direction_share;        /* of the squares of all errors that it explains */
+    int64_t direction_index[3];    /* of a head or tile of rows: b, first row, head; of keys: the first of the tile */
     int64_t nan_count;             /* NaN in got where the oracle has none */
     int64_t overflow_count;        /* elements outside the recipe's domain */
     double rms_bound, rms_oracle;  /* VACUOUS where the first exceeds the second */
@@ -131,6 +137,12 @@ struct ref_report {
 void ref_judge(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
                const void *got, const double *oracle, const struct ref_bound *bound, int statistical,
                struct ref_report *report);
+
+/* Tests o's errors, of at most 4096 rows, against what tiles of 64 keys contribute, and puts the strongest and the verdict
+ * into the report of ref_judge, which was statistical. The bound has sigma and bias. dout is read if it is there.
+ * Errors   OUT_OF_MEMORY. */
+enum attest_status ref_judge_keys(const struct attest_problem *p, const struct attest_backward_args *a, const void *got,
+                                  const double *oracle, const struct ref_bound *bound, struct ref_report *report);
 
 /* What the errors look like, in words: "o scaled by 1.001". Of a report with a direction_ratio above 1. Writes at most
  * `size` bytes. */

@@ -3,13 +3,11 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "reference/bounds.h"
 #include "reference/formats.h"
 #include "reference/judge_directions.h"
-
-/* Of a tensor: a third for the root mean square, the mean and all directions each. */
-#define FALSE_ALARM (1e-9 / 3)
 
 const char *ref_verdict_name(enum ref_verdict v)
 {
@@ -28,7 +26,7 @@ struct tally {
      * of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed independent ones. */
     double squares, bias_squares, variance, frobenius, most, excess;
     double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
-    struct judge_direction directions[REF_NUM_DIRECTIONS]; /* of the tensor, head or tile in hand */
+    struct judge_direction directions[REF_TILE]; /* of the tensor, head or tile in hand */
     double number;                                         /* of directions in all */
     double share;                                          /* of the error that the one in the report explains */
 };
@@ -42,7 +40,7 @@ static void end_row(struct tally *t, double along)
     t->most = fmax(t->most, together + t->own_most);
     t->row_sigmas += t->sigma * t->sigma;
     t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
-    for (int d = 0; d < REF_NUM_DIRECTIONS; ++d) {
+    for (int d = 0; d < REF_TILE; ++d) {
         const bool is_result = d == REF_SCALED || d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
         judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY);
     }
@@ -80,21 +78,17 @@ static void note_use(struct ref_report *r, const struct element *e, double use)
 /* In units of the square of what is expected of it. */
 static void weigh_element(int32_t dtype, const struct element *e, struct tally *t)
 {
-    const double error = e->got - e->want, bias = fabs(e->bias) + fabs(e->shift), variance = e->sigma * e->sigma;
-    const double expected = variance + bias * bias;
-    if (!(expected > 0.0)) return; /* exact: the bound has it */
-    t->squares += error * error / expected;
-    t->bias_squares += bias * bias / expected;
-    t->mu += variance / expected;
-    if (!(variance > 0.0) || !(fabs(e->want) < ref_format(dtype)->overflow)) return;
-    const double rounded = ref_round(dtype, e->want) - e->want, half = ref_half_ulp(dtype, e->want);
-    const double own = fmin(half * half / 3, variance);
-    t->rounding += rounded;
-    t->own += own / expected;
-    t->own_squares += own / expected * (own / expected);
-    t->own_most = fmax(t->own_most, own / expected);
-    t->excess += (rounded * rounded - own) / expected;
-    const struct judge_error off = {error, expected, fabs(e->bias), e->shift, rounded, e->sigma, own};
+    const struct judge_error off = judge_error_of(dtype, e->got, e->want, e->sigma, e->bias, e->shift);
+    const double bias = off.bias + fabs(off.shift), own = off.own / off.expected, half = ref_half_ulp(dtype, e->want);
+    if (!(off.expected > 0.0)) return; /* exact: the bound has it */
+    t->squares += off.error * off.error / off.expected;
+    t->bias_squares += bias * bias / off.expected;
+    t->mu += off.sigma * off.sigma / off.expected;
+    t->rounding += off.rounding;
+    t->own += own;
+    t->own_squares += own * own;
+    t->own_most = fmax(t->own_most, own);
+    t->excess += off.rounding * off.rounding / off.expected - own;
     struct judge_direction *const d = t->directions;
     judge_direction_add(&d[REF_SCALED], &off, e->want);
     judge_direction_add(&d[REF_SCALED_HEAD], &off, e->want);
@@ -136,10 +130,11 @@ static double ratio(double value, double threshold) { return value == 0.0 ? 0.0 
 
 static void judge_statistics(const struct tally *t, struct ref_report *r)
 {
-    const double n = (double)t->compared, l = -log(FALSE_ALARM);
+    const double n = (double)t->compared, l = -log(JUDGE_FALSE_ALARM);
     if (t->compared == 0) return;
     const double squares = t->variance + fmax(0.0, t->excess) + 2 * sqrt(l * t->frobenius) + 2 * l * t->most;
     r->rms_ratio = ratio(sqrt(t->squares), sqrt(t->bias_squares) + sqrt(squares));
+    r->direction_share = ratio(t->share, t->squares);
     r->mean_ratio = ratio(fabs(r->mean_error), (fabs(t->rounding) + fabs(t->shift) + t->bias +
                                                 sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
@@ -148,7 +143,7 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
 static void end_direction(struct tally *t, enum ref_direction which, const int64_t place[3], struct ref_report *r)
 {
     const struct judge_direction d = t->directions[which];
-    const double ratio = judge_direction_ratio(&d, FALSE_ALARM / t->number);
+    const double ratio = judge_direction_ratio(&d, JUDGE_FALSE_ALARM / t->number);
     const double share = d.norm > 0.0 ? d.projection * d.projection / d.norm : 0.0;
     t->directions[which] = (struct judge_direction){0};
     const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > t->share * (1 - 1e-6) : ratio > r->direction_ratio;
@@ -283,6 +278,25 @@ static int64_t count_terms(const struct attest_problem *p, const struct attest_f
     return terms;
 }
 
+/* 1 / sum p^2 of a row; NaN where there is no memory. */
+static double count_heavy_keys(const struct attest_problem *p, const struct attest_forward_args *a,
+                               const int64_t index[4])
+{
+    const struct ref_sequence s = ref_sequence(p, a, index[0]);
+    double *const x = malloc((size_t)(s.seqlen_k + 1) * sizeof *x);
+    struct ref_row row = {.x = x};
+    double sum = 0.0, squares = 0.0;
+    if (!x) return NAN;
+    ref_score_row(p, a, &s, index[0], index[2], index[1], &row);
+    for (int64_t c = 0; c < s.seqlen_k; ++c) {
+        const double e = exp(x[c] - row.max);
+        sum += e;
+        squares += e * e;
+    }
+    free(x);
+    return squares > 0.0 ? sum * sum / squares : 0.0;
+}
+
 void ref_judge(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
                const void *got, const double *oracle, const struct ref_bound *bound, int statistical,
                struct ref_report *report)
@@ -304,7 +318,9 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
     default: judge_dsink(p, &s);
     }
     conclude(&s.tally, statistical, report);
-    if (tensor <= REF_DV && report->count > 0) report->use_terms = count_terms(p, a, tensor, report->use_index);
+    if (tensor > REF_DV || report->count == 0) return;
+    report->use_terms = count_terms(p, a, tensor, report->use_index);
+    if (tensor < REF_DK) report->use_keys = count_heavy_keys(p, a, report->use_index);
 }
 
 void ref_describe_direction(const struct ref_report *r, enum ref_tensor tensor, char *text, size_t size)
@@ -323,6 +339,14 @@ void ref_describe_direction(const struct ref_report *r, enum ref_tensor tensor, 
     case REF_SCALED_HEAD:
         snprintf(text, size, "%s of head %ld of sequence %ld scaled by %.6g", name, h, b, 1 + r->direction_size);
         break;
+    case REF_TILE:
+        snprintf(text, size, "%s with the part of 64 keys from key %ld times %.3g", name, b, 1 + r->direction_size);
+        break;
+    case REF_EARLIER_TILES:
+        snprintf(text, size, "%s with the part of all keys before key %ld times %.6g", name, b, 1 + r->direction_size);
+        break;
+    case REF_SCORES_SCALED: snprintf(text, size, "%s of scores times %.6g", name, 1 + r->direction_size); break;
+    case REF_ALONG_DOUT: snprintf(text, size, "%s with %.3g of dout added", name, r->direction_size); break;
     default:
         snprintf(text, size, "%s of 64 rows from row %ld, head %ld, sequence %ld, scaled by %.6g", name, row, h, b,
                  1 + r->direction_size);

@@ -3,6 +3,21 @@
 
 #include <math.h>
 
+#include "reference/formats.h"
+
+struct judge_error judge_error_of(int32_t dtype, double got, double want, double sigma, double bias, double shift)
+{
+    const double variance = sigma * sigma, systematic = fabs(bias) + fabs(shift), half = ref_half_ulp(dtype, want);
+    const bool rounds = variance > 0.0 && fabs(want) < ref_format(dtype)->overflow;
+    return (struct judge_error){.error = got - want,
+                                .expected = variance + systematic * systematic,
+                                .bias = fabs(bias),
+                                .shift = shift,
+                                .rounding = rounds ? ref_round(dtype, want) - want : 0.0,
+                                .sigma = sigma,
+                                .own = rounds ? fmin(half * half / 3, variance) : 0.0};
+}
+
 void judge_direction_add(struct judge_direction *d, const struct judge_error *e, double shape)
 {
     const double weight = shape / e->expected;

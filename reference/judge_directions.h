@@ -2,6 +2,8 @@
 #ifndef ATTEST_REFERENCE_JUDGE_DIRECTIONS_H
 #define ATTEST_REFERENCE_JUDGE_DIRECTIONS_H
 
+#include <stdbool.h>
+
 #include "reference/bounds.h"
 
 /* Where errors are tested against one shape. All sums weigh each element by the inverse of the square that is expected
@@ -17,6 +19,10 @@ struct judge_error {
     double error, expected, bias, shift, rounding, sigma, own;
 };
 
+/* Of a tensor: a quarter for the root mean square, the mean, the shapes of elements and those of keys each. */
+#define JUDGE_FALSE_ALARM (1e-9 / 4)
+
+struct judge_error judge_error_of(int32_t dtype, double got, double want, double sigma, double bias, double shift);
 void judge_direction_add(struct judge_direction *d, const struct judge_error *e, double shape);
 /* along: variance of the row along the shape but for what elements have alone; +inf where it is not known. */
 void judge_direction_end_row(struct judge_direction *d, double along);

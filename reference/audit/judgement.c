@@ -1,6 +1,7 @@
 #include "reference/audit/judgement.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,10 @@ static void judge_tensor(const struct judgement *j, enum ref_tensor which, const
     const bool is_converted = which == REF_LSE && j->convention.lse_base2;
     if (is_converted) bound = widened(&bound, e->oracle[which], canonical_size(&e->problem, which));
     ref_judge(&e->problem, a, which, got, e->oracle[which], &bound, statistical, report);
+    if (which == REF_O && statistical && ref_judge_keys(&e->problem, &e->args, got, e->oracle[which], &bound, report)) {
+        fputs("audit: the judge ran out of memory\n", stderr);
+        exit(AUDIT_EXIT_UNUSABLE);
+    }
     if (is_converted) free(bound.bound);
 }
 

@@ -97,8 +97,9 @@ static json_t *json_environment(void)
 static json_t *json_report(const struct ref_report *r, enum ref_tensor tensor)
 {
     char looks_like[256] = "";
-    if (r->direction_ratio > 1) ref_describe_direction(r, tensor, looks_like, sizeof looks_like);
-    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:[I,I,I,I], s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:s, s:I}",
+    if (r->direction_ratio > 1 && r->direction_ratio >= r->rms_ratio)
+        ref_describe_direction(r, tensor, looks_like, sizeof looks_like);
+    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:[I,I,I,I], s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:s, s:I, s:o}",
                      "verdict", verdict_names[verdict_of(r->verdict)], "count", (json_int_t)r->count,
                      "max_error", report_number(r->max_error), "rmse", report_number(r->rmse),
                      "relative_error", report_number(r->relative_error), "mean_error", report_number(r->mean_error),
@@ -109,7 +110,7 @@ static json_t *json_report(const struct ref_report *r, enum ref_tensor tensor)
                      "nan_count", (json_int_t)r->nan_count, "overflow_count", (json_int_t)r->overflow_count,
                      "rms_bound", report_number(r->rms_bound), "rms_oracle", report_number(r->rms_oracle),
                      "direction_ratio", report_number(r->direction_ratio), "looks_like", looks_like,
-                     "terms", (json_int_t)r->use_terms);
+                     "terms", (json_int_t)r->use_terms, "keys_by_weight", report_number(r->use_keys));
 }
 
 static json_t *json_tensor(const struct audit *audit, const struct judged_tensor *t, enum ref_tensor tensor_of)

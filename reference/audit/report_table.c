@@ -140,24 +140,27 @@ static void print_summary(const struct audit *audit, FILE *out)
 }
 
 /* From this share on the report says which rows carry it. A bound supposes that all roundings have one sign: of so few
- * terms they often have. */
+ * keys they often have. */
 #define SHARE_OF_FEW 0.75
-#define FEW_TERMS 16
+#define FEW_KEYS 16
 
 char *report_remark(const struct ref_report *r, enum ref_tensor tensor)
 {
     const char *const name = ref_tensor_names[tensor];
-    if (r->direction_ratio > 1) {
+    if (r->direction_ratio > 1 && r->direction_ratio >= r->rms_ratio) {
         char text[256];
         ref_describe_direction(r, tensor, text, sizeof text);
         return sentence("the error of %s looks like %s, %.3g times what honest roundings make of it", name, text,
                         r->direction_ratio);
     }
     if (!(r->use > SHARE_OF_FEW && r->use <= 1)) return NULL;
-    return sentence("the share %.3g of %s is that of a sum of %lld %s: %s", r->use, name, (long long)r->use_terms,
-                    tensor < REF_DK ? "keys" : "query rows",
-                    r->use_terms <= FEW_TERMS ? "with so few, one rounding may be all of the bound"
-                                              : "with so many, honest roundings cancel, and seldom come near the bound");
+    if (tensor >= REF_DK)
+        return sentence("the share %.3g of %s is that of a key that %lld query rows see: where few of them have most of "
+                        "its weight, one rounding may be all of the bound", r->use, name, (long long)r->use_terms);
+    return sentence("the share %.3g of %s is that of a row of %lld keys, with weights as of %.3g equal ones: %s", r->use,
+                    name, (long long)r->use_terms, r->use_keys,
+                    r->use_keys <= FEW_KEYS ? "of so few, one rounding may be all of the bound"
+                                            : "roundings of so many seldom have one sign");
 }
 
 char *report_message(const struct audit *audit, const struct judged_tensor *t)
