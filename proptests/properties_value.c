@@ -70,8 +70,9 @@ static int judge(const struct outcome *got, const struct outcome *want, enum ref
     if (r.verdict != REF_FAIL) return TRIAL_PASSES;
     const int64_t *at = r.use_index;
     if (r.use <= 1)
-        return fails(context, FAILS_O + (int)t, "%s: root mean square error and mean error are %.3g and %.3g times "
-                     "what independent roundings make possible", ref_tensor_names[t], r.rms_ratio, r.mean_ratio);
+        return fails(context, FAILS_O + (int)t, "%s: root mean square error, mean error and error along a shape are %.3g, %.3g and %.3g "
+                     "times what independent roundings make possible", ref_tensor_names[t], r.rms_ratio, r.mean_ratio,
+                     r.direction_ratio);
     return fails(context, FAILS_O + (int)t, "%s[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] is %.9g, "
                  "the oracle says %.9g, the bound is %.3g", ref_tensor_names[t], at[0], at[1], at[2], at[3], r.use_got,
                  r.use_want, r.use_bound);

@@ -75,7 +75,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 /* What one implementation used of its bounds. */
 struct shares {
     double use[REF_NUM_TENSORS]; /* largest; NaN stays */
-    double rms, mean;            /* largest error over its statistical threshold, of any tensor */
+    double rms, mean, direction; /* largest error over its statistical threshold, of any tensor */
     int64_t tensors, outside;    /* judged; with an element outside of the recipe's domain */
 };
 
@@ -89,6 +89,7 @@ static void merge(struct shares *to, const struct shares *from)
     for (int t = 0; t < REF_NUM_TENSORS; ++t) raise_to(&to->use[t], from->use[t]);
     raise_to(&to->rms, from->rms);
     raise_to(&to->mean, from->mean);
+    raise_to(&to->direction, from->direction);
     to->tensors += from->tensors;
     to->outside += from->outside;
 }
@@ -128,6 +129,8 @@ static void oracle_of(struct subject *s, struct prop_case *c)
         if (!s->statistical) continue;
         s->bounds[t].sigma = case_doubles(c, s->count[t]);
         s->bounds[t].bias = case_doubles(c, s->count[t]);
+        s->bounds[t].shift = case_doubles(c, s->count[t]);
+        if (t == REF_O || t == REF_DQ) s->bounds[t].along = case_doubles(c, case_count(c, T_LSE));
     }
     const struct ref_forward f = {s->oracle[REF_O], s->oracle[REF_LSE]};
     const struct ref_backward b = {.dq = s->oracle[REF_DQ],
@@ -151,9 +154,10 @@ static void complain(const struct subject *s, const struct implementation *self,
     pthread_mutex_lock(&mutex);
     fprintf(
         stderr,
-        "%s: %s[%ld,%ld,%ld,%ld] is %.9g, the oracle says %.9g, the bound is %.3g (%.3g of it; rms %.3g, mean %.3g)\n",
+        "%s: %s[%ld,%ld,%ld,%ld] is %.9g, the oracle says %.9g, the bound is %.3g (%.3g of it; rms %.3g, mean %.3g, direction %.3g)\n",
         self->name, ref_tensor_names[tensor], (long)r->use_index[0], (long)r->use_index[1], (long)r->use_index[2],
-        (long)r->use_index[3], r->use_got, r->use_want, r->use_bound, r->use, r->rms_ratio, r->mean_ratio);
+        (long)r->use_index[3], r->use_got, r->use_want, r->use_bound, r->use, r->rms_ratio, r->mean_ratio,
+        r->direction_ratio);
     case_print(s->c, stderr);
     pthread_mutex_unlock(&mutex);
 }
@@ -174,10 +178,14 @@ static void run(struct subject *s, const struct implementation *self, int thread
         if (!s->present[t]) continue;
         ref_judge(&c->p, &c->a.forward, (enum ref_tensor)t, result_of(c, (enum ref_tensor)t), s->oracle[t], &bounds[t],
                   s->statistical, &report);
-        if (!(report.use <= 1) || !(report.rms_ratio <= 1) || !(report.mean_ratio <= 1)) complain(s, self, t, &report);
+        if (s->statistical && t == REF_O && ref_judge_keys(&c->p, &c->a, c->a.forward.o, s->oracle[t], &bounds[t], &report))
+            abort();
+        if (!(report.use <= 1) || !(report.rms_ratio <= 1) || !(report.mean_ratio <= 1) || !(report.direction_ratio <= 1))
+            complain(s, self, t, &report);
         raise_to(&shares->use[t], report.use);
         raise_to(&shares->rms, report.rms_ratio);
         raise_to(&shares->mean, report.mean_ratio);
+        raise_to(&shares->direction, report.direction_ratio);
         ++shares->tensors;
         shares->outside += report.overflow_count > 0;
     }
@@ -222,7 +230,7 @@ static void print_header(const char *first)
 {
     printf("%-10s", first);
     for (int t = 0; t < REF_NUM_TENSORS; ++t) printf(" %8s", ref_tensor_names[t]);
-    printf(" %8s %8s   outside\n", "rms", "mean");
+    printf(" %8s %8s %9s   outside\n", "rms", "mean", "direction");
 }
 
 static bool print_shares(const char *name, const struct shares *s)
@@ -233,8 +241,8 @@ static bool print_shares(const char *name, const struct shares *s)
         printf(" %8.4f", s->use[t]);
         within = within && s->use[t] <= 1;
     }
-    within = within && s->rms <= 1 && s->mean <= 1;
-    printf(" %8.4f %8.4f   %ld/%ld%s\n", s->rms, s->mean, (long)s->outside, (long)s->tensors,
+    within = within && s->rms <= 1 && s->mean <= 1 && s->direction <= 1;
+    printf(" %8.4f %8.4f %9.4f   %ld/%ld%s\n", s->rms, s->mean, s->direction, (long)s->outside, (long)s->tensors,
            within ? "" : "   ABOVE 1");
     return within;
 }

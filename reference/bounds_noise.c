@@ -76,6 +76,7 @@ double bound_variance_of_rounding(const struct ref_rounding *r, double y)
     const double most = r->relative * y;
     if (r->dtype == ATTEST_ABSENT) return 0.0;
     if (r->parts > 1 || r->scale != 1.0) return (most + r->tiny) * (most + r->tiny) / 3;
-    const double half = fmax(fmin(ref_half_ulp(r->dtype, fmin(y, r->overflow)), most), sqrt(LOG_UNIFORM) * most) + r->tiny;
+    const double known = fmin(ref_half_ulp(r->dtype, fmin(y, r->overflow)), most);
+    const double half = fmax(fmax(known, sqrt(LOG_UNIFORM) * most), r->tiny);
     return half * half / 3;
 }

@@ -241,6 +241,46 @@ Test(judge, thresholds_are_those_of_bounds_md)
     cr_assert_float_eq(f.report.mean_ratio, fabs(f.report.mean_error) / mean, 1e-12);
 }
 
+/* The error is 0.001 of the result. */
+static double ratio_of_a_factor(const double *along)
+{
+    const struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias, .along = (double *)along};
+    for (int i = 0; i < COUNT; ++i) {
+        f.sigma[i] = 0.01 / sqrt(3.0);
+        f.got[i] = (float)(f.want[i] * 1.001);
+    }
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    return f.report.direction_ratio;
+}
+
+Test(judge, a_factor_on_the_result_is_seen_and_named)
+{
+    const double expected = 1e-4 / 3, shapes = 5 + HEADS * (1 + 1), t = log(4e9) + log(2 * shapes);
+    double projection = 0.0, variance = 0.0, along[ROWS * HEADS];
+    for (int i = 1; i < COUNT; i += 2) f.want[i] = -f.want[i]; /* no mean */
+    for (int r = 0; r < ROWS * HEADS; ++r) {
+        double row = 0.0;
+        for (int c = 0; c < FEATURES; ++c) {
+            const double want = f.want[r * FEATURES + c];
+            projection += want * want * 0.001 / expected;
+            row += fabs(want) / expected * sqrt(expected);
+        }
+        variance += row * row;
+        along[r] = row * row / 4;
+    }
+    cr_assert_float_eq(ratio_of_a_factor(NULL), projection / sqrt(2 * t * variance), 1e-3);
+    cr_assert_eq(f.report.direction, REF_SCALED);
+    cr_assert_float_eq(f.report.direction_size, 0.001, 1e-6);
+    cr_assert_float_eq(f.report.direction_share, 1.0, 1e-3);
+    cr_assert_float_eq(ratio_of_a_factor(along), 2 * projection / sqrt(2 * t * variance), 2e-3); /* less noise */
+    cr_assert_eq(f.report.verdict, REF_FAIL);
+    cr_assert_lt(f.report.rms_ratio, 1.0);
+    cr_assert_lt(f.report.mean_ratio, 1.0);
+    char text[64];
+    ref_describe_direction(&f.report, REF_O, text, sizeof text);
+    cr_assert_str_eq(text, "o scaled by 1.001");
+}
+
 Test(judge, rows_of_no_sequence_are_left_out_and_gaps_not_read)
 {
     const int32_t starts[] = {0, 3, 5}; /* rows from 5 on belong to nobody */
