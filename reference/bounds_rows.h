@@ -12,6 +12,7 @@
 #include "reference/vector.h"
 
 enum { BOUND_BLOCK = 32 }; /* rows of a block */
+enum { BOUND_PHASES = 8 }; /* of the grid to which weights are rounded: bounds.md section 9 */
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {
@@ -110,7 +111,10 @@ struct bound_row_state {
     double relative;          /* of the sum l and the final scaling of o */
     double relative_sigma;
     double lse_bound, lse_sigma, lse_bias;
-    struct ref_sum keys; /* accumulation of p.v */
+    struct ref_sum keys;         /* accumulation of p.v */
+    /* For the statistics of o, by bounds.c: */
+    double shared[BOUND_PHASES]; /* of each phase, what the weights' roundings do to all of o alike, relative to it */
+    double shared_variance;      /* of that, if they are independent */
 };
 /* Scores of rows first .. first + rows of head->h. */
 void bound_block_scores(struct bound_head *head, struct bound_block *block, struct bound_row_state *states);
