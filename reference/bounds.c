@@ -9,6 +9,43 @@
 
 const char *const ref_tensor_names[REF_NUM_TENSORS] = {"o", "lse", "dq", "dk", "dv", "dbias", "dsink"};
 
+/* What rounding y leaves, y of fewer than 53 - r's digits: to as many digits at any size, in each of its parts (Dekker
+ * 1971). */
+static inline double what_rounding_adds(double split, int parts, double y)
+{
+    double left = y;
+    for (int n = 0; n < parts; ++n) {
+        const double product = split * left;
+        left -= product - (product - left);
+    }
+    return -left;
+}
+
+/* What the roundings of a row's weights do to all of o alike, for each phase: bounds.md section 9. */
+static void find_shared_rounding(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                                 struct bound_row_state *s)
+{
+    const struct ref_machine *m = &head->machine;
+    if (m->p.relative == 0.0) return;
+    const double split = 0x1p53 * ref_format(m->p.dtype)->unit_roundoff + 1, of_top = exp(s->lse - s->top);
+    double factors[BOUND_PHASES], sum = 0.0, squares = 0.0;
+    for (int k = 0; k < BOUND_PHASES; ++k) factors[k] = 1 + 2 * m->p.relative_below_one * k / BOUND_PHASES;
+    for (int64_t at = i * head->ld; at < i * head->ld + head->num_keys; ++at) {
+        const double drop = block->drop[at], most = drop * block->rounding[at], last = block->p[at] * of_top;
+        if (!(drop * last > 0.0)) continue;
+        const double first = what_rounding_adds(split, m->p.parts, last);
+        for (int k = 0; k < BOUND_PHASES; ++k) {
+            const double y = last * factors[k]; /* where it is above the maximum, that maximum was not yet the key's */
+            s->shared[k] += drop * (y <= m->most_weight ? what_rounding_adds(split, m->p.parts, y) : first);
+        }
+        sum += drop * last;
+        squares += most * most;
+    }
+    if (!(sum > 0.0)) return;
+    s->shared_variance = squares * of_top * of_top / (3 * sum * sum);
+    for (int k = 0; k < BOUND_PHASES; ++k) s->shared[k] /= sum;
+}
+
 /* The weights of one row that meet |v|, v and v^2 in the four products below. */
 struct weights {
     double *all;      /* everything that multiplies |v| in the rigorous bound */
@@ -133,12 +170,19 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
     return !pool.failed;
 }
 
+/* A row of o: sums of its elements, of their sizes and squares, and what its weights' roundings do to all of them. */
+struct shared_row {
+    double sum, size, squares, variance, shared[BOUND_PHASES];
+};
+
 struct forward {
     const struct attest_problem *problem;
     const struct attest_forward_args *args;
     struct ref_machine machine;
     int64_t longest; /* sequences of more rows or keys are left as they are */
     const struct ref_bound *o, *lse;
+    double *values;          /* o itself, and of its rows: NULL without statistics */
+    struct shared_row *rows;
 };
 
 /* The largest of what any machine makes of it; a NaN stays. */
@@ -147,12 +191,56 @@ static void put(double *array, int64_t index, double value)
     if (array && !(array[index] >= value) && !isnan(array[index])) array[index] = value;
 }
 
+/* Of the machines that may have made a row, the one that errs more. */
+static void put_shared(const struct forward *f, const struct bound_row_state *s, const double *o, int64_t row)
+{
+    const int64_t d_v = f->problem->head_dim_v;
+    struct shared_row *to = &f->rows[row];
+    to->sum = to->size = to->squares = 0.0;
+    for (int64_t c = 0; c < d_v; ++c) {
+        f->values[row * d_v + c] = o[c];
+        to->sum += o[c], to->size += fabs(o[c]), to->squares += o[c] * o[c];
+    }
+    to->variance = fmax(to->variance, s->shared_variance);
+    for (int k = 0; k < BOUND_PHASES; ++k)
+        if (fabs(s->shared[k]) > fabs(to->shared[k])) to->shared[k] = s->shared[k];
+}
+
+/* Rows may share what their weights' roundings add up to: the largest of any phase is a bias, and what its squares have
+ * beyond those of independent roundings a variance. In the order of rows, whatever threads there were. */
+static void add_shared(const struct forward *f, int64_t rows)
+{
+    const int64_t d_v = f->problem->head_dim_v;
+    double size = 0.0, squares = 0.0, bias = 0.0, excess = 0.0;
+    for (int64_t r = 0; r < rows; ++r) size += f->rows[r].size, squares += f->rows[r].squares;
+    if (!(squares > 0.0)) return;
+    for (int k = 0; k < BOUND_PHASES; ++k) {
+        double sum = 0.0, along = 0.0, beyond = 0.0;
+        for (int64_t r = 0; r < rows; ++r) {
+            const struct shared_row *row = &f->rows[r];
+            sum += row->sum * row->shared[k];
+            along += row->squares * row->shared[k];
+            beyond += row->squares * (row->shared[k] * row->shared[k] - row->variance);
+        }
+        bias = fmax(bias, fmax(fabs(sum) / size, fabs(along) / squares));
+        excess = fmax(excess, beyond / squares);
+    }
+    excess = fmax(0.0, excess - bias * bias);
+    for (int64_t i = 0; i < rows * d_v; ++i) {
+        const double o = fabs(f->values[i]);
+        if (f->o->sigma) f->o->sigma[i] = sqrt(f->o->sigma[i] * f->o->sigma[i] + excess * o * o);
+        if (f->o->bias) f->o->bias[i] += bias * o;
+    }
+}
+
 static void put_o(const struct forward *f, const struct bound_head *head, const struct bound_block *block,
-                  const struct bound_block_output *out)
+                  const struct bound_row_state *states, const struct bound_block_output *out)
 {
     const int64_t d_v = f->problem->head_dim_v;
     for (int64_t i = 0; i < block->rows; ++i) {
-        const int64_t to = ((head->sequence.first_q + block->first + i) * f->problem->num_heads_q + head->h) * d_v;
+        const int64_t row = (head->sequence.first_q + block->first + i) * f->problem->num_heads_q + head->h;
+        const int64_t to = row * d_v;
+        if (f->rows) put_shared(f, &states[i], out->o + i * d_v, row);
         for (int64_t c = 0; c < d_v; ++c) {
             put(f->o->bound, to + c, out->bound[i * d_v + c]);
             put(f->o->sigma, to + c, out->sigma ? out->sigma[i * d_v + c] : 0.0);
@@ -196,8 +284,10 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
             bound_block_scores(head, block, states);
             for (int64_t i = 0; i < block->rows; ++i)
                 if (!states[i].empty && !states[i].broken) bound_row_weights(head, block, i, &states[i]);
+            for (int64_t i = 0; f->rows && i < block->rows; ++i)
+                if (!states[i].empty && !states[i].broken) find_shared_rounding(head, block, i, &states[i]);
             if (f->o) ok = bound_block_o(head, block, states, &out);
-            if (ok && f->o) put_o(f, head, block, &out);
+            if (ok && f->o) put_o(f, head, block, states, &out);
             if (ok && f->lse) put_lse(f, head, block, states);
         }
         bound_release(&rows);
@@ -247,9 +337,19 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
                                      const struct attest_recipe *recipe, const struct ref_bound *o,
                                      const struct ref_bound *lse, int threads)
 {
-    struct forward f = {p, a, ref_forward_machine(p, recipe), INT64_MAX, o, lse};
-    bound_clear_bound(o, ref_rows_q(p) * p->num_heads_q * p->head_dim_v);
-    bound_clear_bound(lse, ref_rows_q(p) * p->num_heads_q);
+    struct forward f = {p, a, ref_forward_machine(p, recipe), INT64_MAX, o, lse, NULL, NULL};
+    const int64_t rows = ref_rows_q(p) * p->num_heads_q;
+    bound_clear_bound(o, rows * p->head_dim_v);
+    bound_clear_bound(lse, rows);
+    struct bound_pool pool = {0};
+    if (o && (o->sigma || o->bias)) {
+        f.values = bound_take(&pool, rows * p->head_dim_v);
+        f.rows = (struct shared_row *)bound_take(&pool, rows * (int64_t)(sizeof *f.rows / sizeof(double)));
+        if (pool.failed) {
+            bound_release(&pool);
+            return ATTEST_OUT_OF_MEMORY;
+        }
+    }
     enum attest_status status = bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
     if (status == ATTEST_OK && f.machine.may_scale) {
         const struct attest_recipe scaled = ref_scaling_recipe(recipe);
@@ -257,5 +357,7 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
         f.longest = REF_SCALED_ROWS;
         status = bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
     }
+    if (status == ATTEST_OK && f.rows) add_shared(&f, rows);
+    bound_release(&pool);
     return status;
 }

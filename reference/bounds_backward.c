@@ -14,6 +14,12 @@ struct backward {
     bool statistics;
     int64_t longest;                 /* sequences of more rows or keys are left as they are */
     struct bound_terms dbias, dsink; /* of all sequences and heads; dsink [batch][num_heads_q] */
+    struct known_sums *known;        /* dq's and dk's of each KV head of each sequence; NULL: nothing is known of ds */
+};
+
+/* Over elements of a gradient: what is known of their error, `known` and `tied` of bound_terms. */
+struct known_sums {
+    double known, tied;
 };
 
 /* The largest of what any machine makes of it; a NaN stays. */
@@ -26,7 +32,8 @@ static void put(double *array, int64_t index, double value)
 struct finish {
     const struct ref_machine *machine;
     int32_t dtype;
-    double scale, operand; /* operand: what each may be off by, relative to itself */
+    double scale, operand;    /* operand: what each may be off by, relative to itself */
+    struct known_sums *known; /* NULL: what is known is the element's own bias; else of all elements together */
 };
 
 static void finish_element(const struct finish *f, const struct bound_terms *t, int64_t from, struct ref_sum sum,
@@ -42,12 +49,43 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     put(to->bound, index, bound * BOUND_SLACK);
     if (!to->sigma) return;
     const double summed = sum.sigma * t->absolute[from];
-    const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
-    put(to->sigma, index,
-        sqrt(variance + m->u * m->u * value * value + bound_output_variance(m, f->dtype, value)));
-    const double shared = fmin(f->operand * t->absolute[from], 8 * sqrt(t->variance[from])); /* by all rows */
-    put(to->bias, index,
-        scale * (t->bias[from] + shared + sum.bias * t->absolute[from] + fabs(t->known[from]) + lost) + 2 * m->tiny);
+    const double own = t->variance[from] + summed * summed;
+    const double square = f->known ? t->known[from] * t->known[from] + t->tied[from] * t->tied[from] : 0.0;
+    const double variance = scale * scale * (own + square) + t->rounding_variance[from];
+    const double shared = fmin(f->operand * t->absolute[from], m->row_sigmas * sqrt(t->variance[from])); /* by rows */
+    const double known = f->known ? 0.0 : fabs(t->known[from]) + fabs(t->tied[from]);
+    const double bias =
+        scale * (t->bias[from] + shared + sum.bias * t->absolute[from] + known + lost) + 2 * m->tiny;
+    if (f->known) {
+        f->known->known += t->known[from];
+        f->known->tied += t->tied[from];
+    }
+    /* What is rounded may be little more than its bias. */
+    const double rounded = fmax(bound_output_variance(m, f->dtype, value), bound_output_variance(m, f->dtype, bias));
+    put(to->sigma, index, sqrt(variance + m->u * m->u * value * value + rounded));
+    put(to->bias, index, bias);
+}
+
+static struct known_sums *known_sums_of(const struct backward *b, const struct bound_head *head, bool is_dk)
+{
+    const int64_t unit = head->b * b->problem->num_heads_kv + head->h_kv;
+    return b->known ? &b->known[2 * unit + is_dk] : NULL;
+}
+
+/* What is known of all elements together, of either sign, is a bias of theirs: each has its part, by its sigma. In the
+ * order of units, whatever threads there were. */
+static void share_known(const struct backward *b, bool is_dk, const struct ref_bound *to, int64_t elements)
+{
+    double known = 0.0, tied = 0.0, sigmas = 0.0;
+    if (!to->sigma || !to->bias) return;
+    for (int64_t unit = 0; unit < b->problem->batch * b->problem->num_heads_kv; ++unit) {
+        known += b->known[2 * unit + is_dk].known;
+        tied += b->known[2 * unit + is_dk].tied;
+    }
+    for (int64_t i = 0; i < elements; ++i) sigmas += to->sigma[i];
+    if (!(sigmas > 0.0)) return;
+    const double part = fabs((double)b->problem->softmax_scale) * (fabs(known) + fabs(tied)) / sigmas;
+    for (int64_t i = 0; i < elements; ++i) to->bias[i] += part * to->sigma[i];
 }
 
 /* dq of a block: rows of the block against all keys. */
@@ -57,7 +95,8 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
     const struct attest_problem *p = b->problem;
     const struct bound_head *head = &g->head;
     const struct ref_machine *m = &head->machine;
-    const struct finish f = {m, p->dq.dtype, (double)p->softmax_scale, g->floors.k_relative};
+    const struct finish f = {m, p->dq.dtype, (double)p->softmax_scale, g->floors.k_relative,
+                             known_sums_of(b, head, false)};
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
         if (s->live == 0 || s->broken) continue;
@@ -82,7 +121,8 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     const bool is_dk = tensor == REF_DK;
     const int64_t features = is_dk ? p->head_dim : p->head_dim_v;
     const struct ref_machine *m = &g->head.machine;
-    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0};
+    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0,
+                             is_dk ? known_sums_of(b, &g->head, true) : NULL};
     const double weight_floor = is_dk ? g->floors.ds : g->floors.p, floor = is_dk ? g->floors.q : g->floors.dout;
     const int64_t group = p->num_heads_q / p->num_heads_kv, span = group * g->head.sequence.seqlen_q;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
@@ -103,7 +143,8 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     }
 }
 
-/* The four or five sums of a product: weights [rows][ld] times the operand's panels, to terms [..][features]. */
+/* The three, five or seven sums of a product: weights [rows][ld] times the operand's panels, to terms [..][features].
+ */
 static void add_products(const struct bound_weights *w, int64_t m, int64_t n, int64_t k, int64_t a_row, int64_t a_col,
                          const struct bound_panels *operand, bool add, struct bound_terms *t)
 {
@@ -114,7 +155,9 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     if (!t->variance) return;
     bound_product(m, n, k, w->variance, a_row, a_col, operand->square, packed, add, t->variance, n);
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
-    if (w->known) bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
+    if (!w->known) return;
+    bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
+    bound_product(m, n, k, w->tied, a_row, a_col, operand->plain, packed, add, t->tied, n);
 }
 
 static void add_key_products(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -197,7 +240,7 @@ static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 
 static void finish_dbias(struct backward *b, int64_t size)
 {
-    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0};
+    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0, NULL};
     for (int64_t i = 0; i < size; ++i) {
         const double count = b->dbias.count[i];
         if (count == 0.0) continue;
@@ -209,7 +252,7 @@ static void finish_dbias(struct backward *b, int64_t size)
 static void finish_dsink(struct backward *b)
 {
     const struct attest_problem *p = b->problem;
-    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0};
+    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0, NULL};
     struct bound_terms *t = &b->dsink;
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);
@@ -244,12 +287,19 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
     bound_clear_bound(&tensors[REF_DSINK], p->has_sink ? p->num_heads_q : 0);
     struct bound_pool pool = {0};
     enum attest_status status = ATTEST_OUT_OF_MEMORY;
-    if ((!has_dbias || bound_take_terms(&pool, biases, b.statistics, &b.dbias)) &&
+    if (b.statistics && b.machine.p_ds.dtype != ATTEST_ABSENT)
+        b.known = (struct known_sums *)bound_take(&pool, 2 * p->batch * p->num_heads_kv * 2);
+    if (!pool.failed && (!has_dbias || bound_take_terms(&pool, biases, b.statistics, &b.dbias)) &&
         (!has_dsink || bound_take_terms(&pool, p->batch * p->num_heads_q, b.statistics, &b.dsink))) {
         /* Sums over heads and sequences are one thread's, in order. */
         status = bound_for_each(p->batch * p->num_heads_kv, has_dbias ? 1 : threads, backward_unit, &b);
         if (has_dbias) finish_dbias(&b, biases);
         if (has_dsink && p->batch > 0) finish_dsink(&b);
+        if (status == ATTEST_OK && b.known) {
+            share_known(&b, false, &tensors[REF_DQ], rows_q * p->head_dim);
+            share_known(&b, true, &tensors[REF_DK], rows_k * p->head_dim);
+        }
+        b.known = NULL;
     }
     if (status == ATTEST_OK && b.machine.may_scale) {
         const struct attest_recipe scaled = ref_scaling_recipe(recipe);

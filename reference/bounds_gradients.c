@@ -143,11 +143,12 @@ static void delta_from_o(const struct bound_gradient_head *g, struct bound_gradi
     const double d_v = (double)problem_of(g)->head_dim_v;
     const double lost = m->lost * (block->dout.norm[i] + sums.o + d_v * m->least_operand) + 2 * d_v * m->tiny;
     row->delta_error = off + g->dp_sum.rel * sums.size + 2 * m->u * (fabs(row->delta) + off) + lost;
-    row->delta_bias = off + (g->dp_sum.bias + 8 * g->dp_sum.sigma) * sums.size + 2 * m->u * fabs(row->delta) + lost;
+    const double summed = g->dp_sum.bias + m->row_sigmas * g->dp_sum.sigma;
+    row->delta_bias = off + summed * sums.size + 2 * m->u * fabs(row->delta) + lost;
 }
 
 /* delta = sum_j p_ij dp_ij from the p and dp at hand, in fp32. The random part is the whole row's, so it
- * enters as a bias: within 8 standard deviations for 10^6 rows at a probability of 1e-9. */
+ * enters as a bias, of row_sigmas standard deviations. */
 static void delta_exact(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
                         const struct bound_view *v, struct bound_row *row)
 {
@@ -166,7 +167,7 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
     }
     variance += terms / 3 * m->u * m->u * absolute * absolute;
     row->delta_error = error + ref_growth(terms * m->u) * size + 3 * m->u * fabs(row->delta) + terms * m->tiny;
-    row->delta_bias = bias + 8 * sqrt(variance) + m->u * fabs(row->delta) + terms * m->tiny;
+    row->delta_bias = bias + m->row_sigmas * sqrt(variance) + m->u * fabs(row->delta) + terms * m->tiny;
 }
 
 void bound_add_to_mean(const struct ref_machine *m, struct bound_mean *to, double p, double p_error, double dp,
@@ -223,7 +224,7 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     }
     row->delta_error = error + oracle;
     variance += terms / 3 * m->u * m->u * (absolute * absolute + size * size);
-    row->delta_bias = bias + 8 * sqrt(variance) + 3 * m->u * size + terms * m->tiny;
+    row->delta_bias = bias + m->row_sigmas * sqrt(variance) + 3 * m->u * size + terms * m->tiny;
 }
 
 /* e^(ln p + common), of which the exponent is off by that much of itself, and by a constant. */
@@ -356,6 +357,37 @@ double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop)
     return fmax(drop * fmax(half_unit(r, p), r->tiny), half_unit(r, drop * p));
 }
 
+/* y as it is stored, in parts. */
+static double stored(const struct ref_rounding *r, double y)
+{
+    double sum = 0.0;
+    for (int n = 0; n < r->parts; ++n) sum += ref_round(r->dtype, r->scale * y - sum);
+    return sum / r->scale;
+}
+
+/* What p may be off by as it is rounded: row_sigmas standard deviations, and what is not random. */
+static double unsure_of_p(const struct ref_machine *m, const struct bound_view *v, const struct bound_row *row,
+                          int64_t j)
+{
+    const double error = m->row_sigmas * v->weight_sigma[j] + v->weight_bias[j] + row->lse_bias;
+    return fmin(v->p[j] * error + m->tiny, v->p_error[j]);
+}
+
+/* The rounding of a p in the statistics. Many p may be equal, and then round alike: what is known is no noise, and what
+ * lies within `unsure` of a tie, half a unit away, goes this way or that for all of them. */
+struct rounding_of_p {
+    double known, tied; /* one of them is 0 */
+    double variance;
+};
+
+static struct rounding_of_p rounding_of_p(const struct ref_rounding *r, double p, double unsure, double half)
+{
+    const double known = stored(r, p) - p;
+    if (stored(r, p - unsure) == stored(r, p + unsure)) return (struct rounding_of_p){.known = known};
+    /* Where it may be more than half a unit away, it may be anywhere. */
+    return (struct rounding_of_p){.tied = known, .variance = unsure < half ? half * half : half * half / 3};
+}
+
 /* dx and ds of score j of row i. */
 static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
                    const struct bound_view *v, const struct bound_row *row)
@@ -370,12 +402,16 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     error += 2 * u * (fabs(dx) + error) + tiny;
     const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
     const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
-    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx + p_half * p_half * z * z / 3;
+    const struct rounding_of_p rounding = g->statistics && p_half > 0.0
+                                              ? rounding_of_p(&m->p_ds, p, unsure_of_p(m, v, row, j), p_half)
+                                              : (struct rounding_of_p){0};
+    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx +
+                            rounding.variance * z * z;
     const double bias =
         p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
     block->dx_value[at] = dx;
     block->dx_error[at] = error;
-    block->dx_variance[at] = variance;
+    block->dx_variance[at] = variance + rounding.known * rounding.known * z * z;
     block->dx_bias[at] = bias + tiny;
     const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
@@ -384,26 +420,16 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < fmin(m->p_ds.overflow, m->huge)) ||
         !(sizes < m->huge))
         block->states[i].overflow = true;
-    const double half = m->ds.relative * fabs(ds) + m->ds.tiny, slope_skew = dx * c.sigma;
+    const double ds_bias = c.value * bias + fabs(dx) * c.bias + tiny; /* ds may be little more */
+    const double half = m->ds.relative * (fabs(ds) + ds_bias) + m->ds.tiny, slope_skew = dx * c.sigma;
     block->ds.value[at] = ds;
     block->ds.absolute[at] = fabs(ds);
     block->ds.error[at] = ds_error + rounded;
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew + half * half / 3;
-    block->ds.bias[at] = c.value * bias + fabs(dx) * c.bias + tiny;
+    block->ds.bias[at] = ds_bias;
+    if (block->ds.known) block->ds.known[at] = c.value * rounding.known * z;
+    if (block->ds.tied) block->ds.tied[at] = c.value * rounding.tied * z;
     block->ds_norm[i] += fabs(ds) + block->ds.error[at];
-}
-
-/* The rounding of p in the statistics. Many p may be equal, and then round alike: what is known is no noise. */
-static void round_pd(struct bound_gradient_block *block, int64_t at, const struct ref_rounding *r, double p,
-                     double p_error, double drop, double half)
-{
-    const double rounded = ref_round(r->dtype, r->scale * (p - p_error));
-    if (drop != 1.0) /* p may be rounded before or after the multiplier */
-        block->pd.bias[at] += half;
-    else if (r->parts == 1 && rounded == ref_round(r->dtype, r->scale * (p + p_error)))
-        block->pd.known[at] = rounded / r->scale - p;
-    else
-        block->pd.variance[at] += half * half / 3;
 }
 
 /* The dropped-out p that meets dout. */
@@ -423,7 +449,15 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double half = bound_half_unit_of_p(&m->p_dv, v->p[j] + v->p_error[j], drop);
     block->pd.error[at] = error + half;
     block->pd.variance[at] = skew * skew;
-    if (g->statistics && half > 0.0) round_pd(block, at, &m->p_dv, v->p[j], v->p_error[j], drop, half);
+    if (!g->statistics || !(half > 0.0)) return;
+    if (drop != 1.0) { /* p may be rounded before or after the multiplier */
+        block->pd.bias[at] += half;
+        return;
+    }
+    const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j), half);
+    block->pd.known[at] = rounding.known;
+    block->pd.tied[at] = rounding.tied;
+    block->pd.variance[at] += rounding.variance;
 }
 
 /* p_sink (dlse - delta), summed into dsink. */
@@ -441,13 +475,15 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
 
 static void clear_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i)
 {
-    double *const arrays[] = {block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,
-                              block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->pd.value,
-                              block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias, block->pd.known,
-                              block->dq.value,    block->dq.absolute, block->dq.error, block->dq.variance,
-                              block->dq.bias};
-    for (size_t a = 0; a < sizeof arrays / sizeof *arrays && arrays[a]; ++a)
-        memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
+    double *const arrays[] = {
+        block->dx_value,    block->dx_error,    block->dx_variance, block->dx_bias,     block->ds.value,
+        block->ds.absolute, block->ds.error,    block->ds.variance, block->ds.bias,     block->ds.known,
+        block->ds.tied,     block->pd.value,    block->pd.absolute, block->pd.error,    block->pd.variance,
+        block->pd.bias,     block->pd.known,    block->pd.tied,     block->dq.value,    block->dq.absolute,
+        block->dq.error,    block->dq.variance, block->dq.bias,
+    };
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a)
+        if (arrays[a]) memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
     block->ds_norm[i] = 0.0;
     block->corrections[i] = (struct bound_correction){0};
     block->sink_value[i] = block->sink_error[i] = 0.0;
@@ -555,7 +591,7 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     if (!to->variance) return;
     to->variance[at] += from->variance[index];
     to->bias[at] += from->bias[index];
-    if (from->known) to->known[at] += from->known[index];
+    if (from->known) to->known[at] += from->known[index], to->tied[at] += from->tied[index];
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -605,6 +641,7 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, s
         t->variance = bound_take(pool, count);
         t->bias = bound_take(pool, count);
         t->known = bound_take(pool, count);
+        t->tied = bound_take(pool, count);
     }
     return !pool->failed;
 }
@@ -639,9 +676,11 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
                                &block->dx_variance, &block->dx_bias,     &block->ds.value,    &block->ds.absolute,
                                &block->ds.error,    &block->ds.variance, &block->ds.bias,     &block->pd.value,
                                &block->pd.absolute, &block->pd.error,    &block->pd.variance, &block->pd.bias,
-                               &block->pd.known};
+                               &block->pd.known,    &block->pd.tied};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
     block->o = (struct bound_block_output){bound_take(pool, outputs), bound_take(pool, outputs), NULL, NULL};
+    if (g->statistics && head->machine.p_ds.dtype != ATTEST_ABSENT)
+        block->ds.known = bound_take(pool, size), block->ds.tied = bound_take(pool, size);
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
@@ -668,7 +707,8 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
             }
             bound_add_term(&t->group, at, &t->head, at);
             t->head.value[at] = t->head.absolute[at] = t->head.error[at] = 0.0;
-            if (t->head.variance) t->head.variance[at] = t->head.bias[at] = t->head.known[at] = 0.0;
+            if (t->head.variance)
+                t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.tied[at] = 0.0;
         }
         t->head_seen[j] = 0.0;
     }

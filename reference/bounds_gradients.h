@@ -6,14 +6,16 @@
 
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` (NULL: none) is the part of the
- * error that is a function of the value: the rounding of a p that is nowhere near a tie. */
+ * error that is a function of the value: the rounding of a p that is nowhere near a tie; `tied` that of one near it,
+ * which may round the other way, by nearly as much. */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known;
+    double *value, *absolute, *error, *variance, *bias, *known, *tied;
 };
 
-/* Sums of weights times an operand, by element of a gradient. variance, bias, known: NULL unless asked for. */
+/* Sums of weights times an operand, by element of a gradient. variance, bias, known, tied: NULL unless asked
+ * for. */
 struct bound_terms {
-    double *value, *absolute, *error, *variance, *bias, *known;
+    double *value, *absolute, *error, *variance, *bias, *known, *tied;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */
 };

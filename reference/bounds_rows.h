@@ -12,6 +12,7 @@
 #include "reference/vector.h"
 
 enum { BOUND_BLOCK = 32, BOUND_LINES = 5 }; /* rows of a block; see struct bound_block */
+enum { BOUND_PHASES = 8 }; /* of the grid to which weights are rounded: bounds.md section 9 */
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {
@@ -104,7 +105,7 @@ struct bound_row_state {
     bool overflow; /* an intermediate may overflow */
     int64_t live;  /* keys with a finite score */
     int64_t rescales;
-    double base;              /* largest finite bias of a visible key, which x, lse, top and largest lack */
+    double base;              /* ref_largest_bias, which x, lse, top and largest lack */
     bool as_given, less_base; /* what a kernel may do with the row's biases: take them as they are, or less base */
     double floor;             /* the largest computed exponent is at least this, less base */
     double lse, top, largest; /* top: largest exponent, sink included; largest: largest score */
@@ -115,7 +116,10 @@ struct bound_row_state {
     double relative;          /* of the sum l and the final scaling of o */
     double relative_sigma;
     double lse_bound, lse_sigma, lse_bias;
-    struct ref_sum keys; /* accumulation of p.v */
+    struct ref_sum keys;         /* accumulation of p.v */
+    /* For the statistics of o, by bounds.c: */
+    double shared[BOUND_PHASES]; /* of each phase, what the weights' roundings do to all of o alike, relative to it */
+    double shared_variance;      /* of that, if they are independent */
 };
 /* Scores of rows first .. first + rows of head->h. */
 void bound_block_scores(struct bound_head *head, struct bound_block *block, struct bound_row_state *states);

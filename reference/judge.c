@@ -5,8 +5,7 @@
 
 #include "reference/bounds.h"
 #include "reference/formats.h"
-
-#define FALSE_ALARM 1e-9
+#include "reference/machine.h"
 
 const char *ref_verdict_name(enum ref_verdict v)
 {
@@ -96,7 +95,7 @@ static double ratio(double value, double threshold) { return value == 0.0 ? 0.0 
 
 static void judge_statistics(const struct tally *t, struct ref_report *r)
 {
-    const double n = (double)t->compared, l = -log(FALSE_ALARM);
+    const double n = (double)t->compared, l = -log(REF_FALSE_ALARM);
     if (t->compared == 0) return;
     const double squares = t->variance + 2 * sqrt(l * t->row_squares) + 2 * l * t->row_max;
     r->rms_ratio = ratio(r->rmse, sqrt(t->bias_squares / n) + sqrt(squares / n));

@@ -86,12 +86,16 @@ static int32_t parts_of(const struct attest_recipe *recipe, int32_t round)
     return round < 3 ? round : round == 4 && recipe->delta == ATTEST_DELTA_BY_LENGTH ? 1 : 2;
 }
 
+/* A row has at most four such deviations, of two signs: bounds.md section 9. */
+static double sigmas_of_rows(double rows) { return sqrt(2 * log(8 * fmax(rows, 1.0) / REF_FALSE_ALARM)); }
+
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
 {
     struct ref_machine m = oracle_machine();
     if (!recipe) return m;
     const int32_t round_p = parts_of(recipe, recipe->round_p), round_ds = parts_of(recipe, recipe->round_ds);
     m.accumulate = recipe->accumulate;
+    m.row_sigmas = sigmas_of_rows((double)(ref_rows_q(p) * p->num_heads_q));
     m.u = 0x1p-24;
     m.tiny = FLT_MIN;
     /* A tensor core gives a subnormal operand the exponent of the least normal one (bounds.md, 3.3). */

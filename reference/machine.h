@@ -17,6 +17,9 @@ struct ref_rounding {
     double scale;              /* what is rounded is scale y; the rest of this is in units of y */
 };
 
+/* Of each threshold of the statistical verdict, and of all deviations of rows that it takes for biases. */
+#define REF_FALSE_ALARM 1e-9
+
 struct ref_machine {
     int32_t accumulate;
     double u;             /* unit roundoff of the working precision */
@@ -32,6 +35,7 @@ struct ref_machine {
     double most_weight; /* that exp(x - m) may be, and m below the maximum of the row (bounds.md, 11.9); 1: none */
     bool own_sum;     /* of rows whose scores are large: bounds.md, 5.4 */
     bool less_base;   /* biases of every row are less the largest; else of such rows alone, where own_sum */
+    double row_sigmas; /* standard deviations within which what is random for a whole row stays, in all rows */
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */

@@ -71,6 +71,7 @@ double ref_largest_bias(const struct attest_problem *p, const struct attest_forw
         const double bias = bias_of(p, a, b, h, r, c);
         if (isfinite(bias) && bias > largest) largest = bias;
     }
+    if (isfinite(largest) && p->has_sink && isfinite(a->sink[h])) largest = fmax(largest, a->sink[h]);
     return isfinite(largest) ? largest : 0.0;
 }
 
