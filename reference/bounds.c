@@ -112,7 +112,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         const double lost = bound_lost_of_o(head, s, c);
         double bound = out->bound[at] + size * s->shift + lost;
         bound += relative * (size + bound);
-        bound = s->blurred ? hull(head, s, c) + lost : fmin(bound, hull(head, s, c) + lost);
+        bound = fmin(bound, hull(head, s, c) + lost);
         if (!m->rescales) bound += size * ref_growth(s->lse_bound); /* the oracle may take exp(x - lse) */
         if (s->overflow || head->fmax * head->v_sum[c] * m->most_weight > m->huge) bound = INFINITY;
         const double total = bound_with_output(m, m->o_dtype, o, bound);

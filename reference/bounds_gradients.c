@@ -26,7 +26,8 @@ bool bound_has_delta(const struct bound_gradient_head *g)
 double bound_error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
                         double p)
 {
-    const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(row->lse)) + 4 * fabs(x - row->lse);
+    const double size = fabs(x + row->base), lse = fabs(row->lse + row->base);
+    const double rounded = size + 2 * fmax(size, lse) + 4 * fabs(x - row->lse);
     const double error = score_error + m->u * (rounded + 1.5 * m->power) + m->exp_error + row->lse_error;
     const double growth =
         error <= LARGE_EXPONENT_ERROR ? p * ref_growth(error) : exp(fmin(x - row->lse + error, 700.0));
@@ -109,8 +110,7 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
         error += sum * (rows->plus[at] + rounding) * size;
     }
     error += fmax(0.0, s->shift - centred) * fabs(delta) + sums->final;
-    if (may_be_scaled && !s->blurred) return error; /* the bound of o is of other roundings */
-    return s->blurred ? sums->bound : fmin(error, sums->bound);
+    return may_be_scaled ? error : fmin(error, sums->bound); /* the bound of o is of other roundings */
 }
 
 /* What the o that is in memory makes delta be off by; NaN where there is none, or where a delta is given, which is read
@@ -204,17 +204,19 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     const double terms = (double)block->states[i].live + 3, size = fabs(row->delta);
     const double oracle = BOUND_ORACLE_SHARE * row->delta_error;
     struct bound_mean mean = {.delta = size};
-    double variance = 0.0, bias = 0.0, absolute = 0.0;
+    double variance = 0.0, bias = 0.0, absolute = 0.0, least_p = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
         const double dp = v->drop[j] * v->dp[j], p = v->p[j], away = fabs(dp - row->delta);
         const double dp_abs = v->drop[j] * v->dp_abs[j], sigma_dp = g->dp_sum.sigma * dp_abs;
         const double skew = v->weight_sigma[j] * away;
         bound_add_to_mean(m, &mean, p, v->p_error[j], fabs(dp), away + oracle, v->dp_error[j]);
+        least_p += fmax(0.0, p - v->p_error[j]);
         absolute += p * fabs(dp);
         variance += p * p * (sigma_dp * sigma_dp + skew * skew);
         bias += p * (g->dp_sum.bias * dp_abs + v->weight_bias[j] * away);
     }
+    if (row->may_be_own) mean.least_p = row->is_own ? fmax(least_p, row->own_least) : least_p;
     const double error = bound_of_mean(m, &mean);
     if (!isfinite(error)) {
         block->states[i].overflow = true;
@@ -225,6 +227,54 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     row->delta_bias = bias + m->row_sigmas * sqrt(variance) + 3 * m->u * size + terms * m->tiny;
 }
 
+/* e^(ln p + common), of which the exponent is off by that much of itself, and by a constant. */
+static double moved(double p, double common, double slope, double each)
+{
+    if (p == 0.0) return 0.0;
+    const double exponent = log(p) + common;
+    return exp(exponent + copysign(slope * fabs(exponent), each) + each);
+}
+
+/* p of a row that may be large, divided by the sum of its own weights: section 5.4. */
+static void own_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                  const struct bound_view *v, struct bound_row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const struct bound_block *const rows = &block->rows;
+    const struct bound_row_state *s = &block->states[i];
+    const int64_t n = g->head.num_keys;
+    double *const log_p = rows->line[0], *const error = rows->line[1], *const most = rows->line[2];
+    double *const least = rows->line[3];
+    bound_log_weights(&g->head, rows, i, s);
+    double reach = bound_size(s, s->top);
+    for (int64_t j = 0; j < n; ++j) {
+        error[j] = v->live[j] != 0.0 ? v->score_error[j] + m->u * bound_size(s, v->x[j]) : 0.0;
+        if (v->live[j] != 0.0 && v->x[j] + error[j] > s->top) reach = fmax(reach, bound_size(s, v->x[j]) + error[j]);
+    }
+    error[n] = log_p[n] > -INFINITY ? s->sink_error + 2 * m->u * bound_size(s, s->sink) : 0.0;
+    bound_intervals(n + 1, log_p, error, rows->line[4], least, most);
+
+    const double u = m->u, terms = (double)(s->live + 2 * s->rescales + 2), log_terms = log((double)s->live + 1);
+    /* The exponent of the largest weight is 0, or nearly that of one fused operation; beyond 80 section 10 has it. */
+    const double unfused = bound_is_linear(problem_of(g)) ? fmin(3 * u * reach, 80.0) : 0.0;
+    const double sum = terms * u * (1 + terms * u) + 2 * terms * m->tiny * exp(unfused);
+    const double logarithm = m->log_error * (1 + log_terms + unfused);
+    const double second = 4 * u * u * (reach + bound_size(s, s->lse));
+    const double common =
+        sum + logarithm + (double)(1 + s->rescales) * m->exp_error + 5 * u * log_terms + second;
+    const double each = m->exp_error + second + 1.5 * m->power * u;
+    row->own_least = exp(-(common + each + 3 * u * (log_terms + common)));
+    for (int64_t j = 0; j <= n; ++j) {
+        const double p = j < n ? v->p[j] : row->sink;
+        const double high = moved(most[j], common, 3 * u, each), low = moved(least[j], -common, 3 * u, -each);
+        const double off = fmax(high - p, p - low) + m->tiny;
+        if (log_p[j] == -INFINITY) continue;
+        double *const to = j < n ? &v->p_error[j] : &row->sink_error;
+        *to = fmax(*to, off);
+    }
+    row->lse_error = s->as_given ? fmax(row->lse_error, common) : common; /* what all p of the row share */
+}
+
 /* lse and p of the row: its own, or those of a larger key set. */
 static void row_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
                   const struct bound_view *v, struct bound_row *row)
@@ -233,18 +283,26 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
     const struct ref_machine *m = &g->head.machine;
     const struct bound_row_state *s = &block->states[i];
     const double in_memory = given(g, &p->lse, g->args->forward.lse, block->rows.first + i);
+    row->base = s->as_given ? s->base : 0.0;
     row->lse = s->lse;
     row->lse_error = s->lse_bound * BOUND_SLACK;
-    const double off = fabs(in_memory - s->lse);
+    const double off = fabs(in_memory - (s->base + s->lse));
     if (m->rescales && off <= row->lse_error) row->lse_error = off + BOUND_ORACLE_SHARE * row->lse_error;
     if (p->external_lse) {
-        row->lse = isfinite(in_memory) ? in_memory : 0.0;
+        row->lse = isfinite(in_memory) ? in_memory - s->base : -s->base;
         row->lse_error = 0.0;
         for (int64_t j = 0; j < g->head.num_keys; ++j) v->p[j] = v->live[j] != 0.0 ? exp(v->x[j] - row->lse) : 0.0;
     }
-    row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
+    row->may_be_own = m->own_sum && s->less_base;
+    row->is_own = row->may_be_own && !s->as_given;
     for (int64_t j = 0; j < g->head.num_keys; ++j)
-        v->p_error[j] = v->live[j] != 0.0 ? bound_error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]) : 0.0;
+        v->p_error[j] = v->live[j] == 0.0 || row->is_own
+                            ? 0.0
+                            : bound_error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]);
+    row->sink = s->sink == -INFINITY ? ref_sink_weight(s->sink, row->lse) : exp(s->sink - row->lse);
+    row->sink_error = s->sink == -INFINITY || row->is_own ? 0.0 : bound_error_of_p(m, row, s->sink, 0.0, row->sink);
+    if (row->may_be_own) own_p(g, block, i, v, row);
+    row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
 }
 
 static void row_delta(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
@@ -404,8 +462,7 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
                      const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
-    const double sink = (double)g->args->forward.sink[g->head.h], p = ref_sink_weight(sink, row->lse);
-    const double p_error = sink == -INFINITY ? 0.0 : bound_error_of_p(m, row, sink, 0.0, p), z = row->dlse - row->delta;
+    const double p = row->sink, p_error = row->sink_error, z = row->dlse - row->delta;
     const double z_error = row->delta_error + 2 * m->u * (fabs(row->delta) + fabs(row->dlse));
     const double error = p_error * fabs(z) + (p + p_error) * z_error;
     block->sink_value[i] = p * z;

@@ -33,7 +33,11 @@ struct bound_key_terms {
 
 /* One query row as the backward pass sees it. */
 struct bound_row {
-    double lse, lse_error, lse_bias;
+    double base;                          /* what lse and scores lack of those in the kernel */
+    double lse, lse_error, lse_bias;      /* the errors: what all p of the row share */
+    double sink, sink_error;              /* the sink's p */
+    bool may_be_own, is_own;              /* p divided by their own sum: in some kernels, or all */
+    double own_least;                     /* then the least that all of them, the sink's too, may sum to */
     double delta, delta_error, delta_bias;
     double dlse;
 };

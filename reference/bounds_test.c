@@ -342,6 +342,28 @@ Test(bounds, scores_beyond_fp32_are_outside_the_domain)
     for (int t = REF_O; t <= REF_DV; ++t) cr_assert(all_infinite(t), "%s", ref_tensor_names[t]);
 }
 
+/* softmax_scale log2 e, softcap log2 e and softmax_scale / softcap are numbers that kernels hold in fp32, and may flush. */
+Test(bounds, constants_that_fp32_has_not_are_outside_the_domain)
+{
+    static const struct {
+        float scale, softcap;
+        bool is_inside;
+    } cases[] = {{3.2e38f, 0, false},    {2.3e38f, 0, true},    {1e-39f, 0, false}, {0.2f, 1e-39f, false},
+                 {0.2f, 3e38f, false},   {1e10f, 1e-29f, false}, {0, 1e-3f, true},   {1e-30f, 1e20f, false},
+                 {1e-30f, 1e-20f, true}, {0.2f, 30, true}};
+    const struct attest_recipe *r;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        FOR_EACH_RECIPE(r)
+        {
+            set_up_as(ATTEST_BF16, cases[i].scale > 1e9f ? 1e-20 : 1.0);
+            f->p.softmax_scale = cases[i].scale, f->p.softcap = cases[i].softcap;
+            compute_bounds(r, 0);
+            for (int t = REF_O; t <= (cases[i].is_inside ? REF_LSE : REF_DV); ++t) /* gradients may overflow still */
+                cr_expect_eq(all_infinite(t), !cases[i].is_inside, "%s, softmax_scale %g, softcap %g, %s", r->name,
+                             (double)cases[i].scale, (double)cases[i].softcap, ref_tensor_names[t]);
+        }
+}
+
 Test(bounds, ds_beyond_fp16_is_outside_where_it_is_rounded_to_fp16)
 {
     set_up_as(ATTEST_FP16, 300.0); /* dp up to 10^6 */
@@ -433,7 +455,8 @@ Test(bounds, what_is_not_plain_is_not_scaled)
     cr_assert(ref_machine(&f->p, scaled).scales);
 }
 
-/* p of more than 255 are beyond fp16 as 2^8 p, and scores near 2 10^6 are so uncertain that they may be computed. */
+/* p of more than 255 are beyond fp16 as 2^8 p, and scores near 2 10^6 are so uncertain that they may be computed, where
+ * p is not divided by the row's own sum. */
 Test(bounds, p_beyond_fp16_is_outside_where_it_is_scaled)
 {
     set_up_as(ATTEST_BF16, 1.0);
@@ -441,7 +464,11 @@ Test(bounds, p_beyond_fp16_is_outside_where_it_is_scaled)
     for (int64_t i = 0; i < ROWS_Q; ++i) ref_store(ATTEST_BF16, f->q, i * DIM, 2048.0);
     for (int64_t i = 0; i < ROWS_K; ++i) ref_store(ATTEST_BF16, f->k, i * DIM, 4096.0);
     fill(f->v, ROWS_K * DIM_V, 0x1p-20, 3); /* ds are small */
-    compute_bounds(ref_kernel_recipe("short_backward_scaled"), 0);
+    struct attest_recipe by_lse = *ref_kernel_recipe("short_backward_scaled");
+    compute_bounds(&by_lse, 1);
+    for (int64_t i = 0; i < sizes[REF_DV]; ++i) cr_assert(isfinite(f->bound[1][REF_DV][i])); /* no p is more than 1 */
+    by_lse.own_sum = 0;
+    compute_bounds(&by_lse, 0);
     compute_bounds(ref_kernel_recipe("short_backward_wide"), 1);
     int64_t outside = 0;
     for (int64_t i = 0; i < sizes[REF_DV]; ++i) {

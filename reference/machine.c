@@ -33,6 +33,7 @@ static struct ref_machine oracle_machine(void)
     return (struct ref_machine){.accumulate = ATTEST_ACC_FP32,
                                 .parts = 1,
                                 .most_weight = 1,
+                                .less_base = true,
                                 .u = 0x1p-53,
                                 .tiny = DBL_MIN,
                                 .lost = DBL_MIN,
@@ -110,6 +111,8 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.tile_k = recipe->tile_k;
     m.most_weight = round_p == 2 || recipe->delta == ATTEST_DELTA_BY_LENGTH ? 0x1p15 : 1;
     m.rescales = true;
+    m.less_base = false;
+    m.own_sum = recipe->own_sum && !p->external_lse;
     m.by_length = recipe->delta == ATTEST_DELTA_BY_LENGTH;
     m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.by_length) && !p->external_lse;
     m.normalizes_delta = (recipe->delta == ATTEST_DELTA_NORMALIZED || m.by_length) && !p->has_sink;
@@ -140,6 +143,7 @@ struct ref_machine ref_forward_machine(const struct attest_problem *p, const str
     const bool can_scale = recipe && can_scale_forward(p);
     m.scales = can_scale && recipe->round_p == 3 && recipe->round_ds == 3;
     m.may_scale = can_scale && recipe->round_p == 4 && recipe->round_ds == 4 && is_narrow(p);
+    m.own_sum = recipe && recipe->own_sum;
     m.power = 0;
     if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1;
     return m;

@@ -33,6 +33,8 @@ struct ref_machine {
     double log_error; /* |computed - ln l| <= log_error (1 + |ln l|) */
     int64_t tile_k;   /* 0: one rescaling per key */
     double most_weight; /* that exp(x - m) may be, and m below the maximum of the row (bounds.md, 11.9); 1: none */
+    bool own_sum;     /* of rows whose scores are large: bounds.md, 5.4 */
+    bool less_base;   /* biases of every row are less the largest; else of such rows alone, where own_sum */
     double row_sigmas; /* standard deviations within which what is random for a whole row stays, in all rows */
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;

@@ -34,7 +34,8 @@ const struct attest_recipe ref_recipes[] = {
 /* Ours: the approximate or the portable functions of kernels/device/functions.h, tiles of 64 keys. Those without tensor
  * cores keep p and ds in fp32. */
 #define PORTABLE_OF(keys) \
-    .struct_size = sizeof(struct attest_recipe), .tile_k = keys, .exp_error = EXP_ERROR, .tanh_error = TANH_ACCURATE
+    .struct_size = sizeof(struct attest_recipe), .tile_k = keys, .exp_error = EXP_ERROR, .tanh_error = TANH_ACCURATE, \
+    .own_sum = 1
 #define PORTABLE PORTABLE_OF(64)
 #define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
 #define PORTABLE_MMA \
