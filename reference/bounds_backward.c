@@ -14,12 +14,13 @@ struct backward {
     bool statistics;
     int64_t longest;                 /* sequences of more rows or keys are left as they are */
     struct bound_terms dbias, dsink; /* of all sequences and heads; dsink [batch][num_heads_q] */
-    struct known_sums *known;        /* dq's and dk's of each KV head of each sequence; NULL: nothing is known of ds */
+    struct known_sums *known;        /* of dq, dk, dv of each KV head of each sequence; NULL without statistics */
 };
 
-/* Over elements of a gradient: what is known of their error, `known` and `tied` of bound_terms. */
+/* Over elements of a gradient: what is known of their error, and of what is tied, as bound_terms have them; the same
+ * times the elements, and what their sigmas come to that way. */
 struct known_sums {
-    double known, tied;
+    double sum[2], along[2], sigmas, along_sigmas;
 };
 
 /* The largest of what any machine makes of it; a NaN stays. */
@@ -33,7 +34,8 @@ struct finish {
     const struct ref_machine *machine;
     int32_t dtype;
     double scale, operand;    /* operand: what each may be off by, relative to itself */
-    struct known_sums *known; /* NULL: what is known is the element's own bias; else of all elements together */
+    bool biases;              /* what is known is all the noise there is, and so each element's own bias */
+    struct known_sums *known; /* NULL: nothing is; else what is known and no bias, and what is tied, is added */
 };
 
 static void finish_element(const struct finish *f, const struct bound_terms *t, int64_t from, struct ref_sum sum,
@@ -49,42 +51,46 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     put(to->bound, index, bound * BOUND_SLACK);
     if (!to->sigma) return;
     const double summed = sum.sigma * t->absolute[from];
-    const double own = t->variance[from] + summed * summed;
-    const double square = f->known ? t->known[from] * t->known[from] + t->tied[from] * t->tied[from] : 0.0;
-    const double variance = scale * scale * (own + square) + t->rounding_variance[from];
+    const double known[] = {f->biases ? 0.0 : t->known[from], t->tied[from]};
+    const double own = t->variance[from] + summed * summed + known[0] * known[0] + known[1] * known[1];
+    const double variance = scale * scale * own + t->rounding_variance[from];
     const double shared = fmin(f->operand * t->absolute[from], m->row_sigmas * sqrt(t->variance[from])); /* by rows */
-    const double known = f->known ? 0.0 : fabs(t->known[from]) + fabs(t->tied[from]);
-    const double bias =
-        scale * (t->bias[from] + shared + sum.bias * t->absolute[from] + known + lost) + 2 * m->tiny;
-    if (f->known) {
-        f->known->known += t->known[from];
-        f->known->tied += t->tied[from];
-    }
+    const double own_bias = t->bias[from] + shared + (f->biases ? fabs(t->known[from]) : 0.0);
+    const double bias = scale * (own_bias + sum.bias * t->absolute[from] + lost) + 2 * m->tiny;
     /* What is rounded may be little more than its bias. */
     const double rounded = fmax(bound_output_variance(m, f->dtype, value), bound_output_variance(m, f->dtype, bias));
-    put(to->sigma, index, sqrt(variance + m->u * m->u * value * value + rounded));
+    const double sigma = sqrt(variance + m->u * m->u * value * value + rounded);
+    put(to->sigma, index, sigma);
     put(to->bias, index, bias);
+    if (!f->known || !isfinite(bound)) return;
+    for (int n = 0; n < 2; ++n) f->known->sum[n] += known[n], f->known->along[n] += t->value[from] * known[n];
+    f->known->sigmas += sigma / scale;
+    f->known->along_sigmas += fabs(t->value[from]) * sigma / scale;
 }
 
-static struct known_sums *known_sums_of(const struct backward *b, const struct bound_head *head, bool is_dk)
+enum { KNOWN_TENSORS = 3 }; /* dq, dk, dv */
+
+static struct known_sums *known_sums_of(const struct backward *b, const struct bound_head *head, enum ref_tensor tensor)
 {
     const int64_t unit = head->b * b->problem->num_heads_kv + head->h_kv;
-    return b->known ? &b->known[2 * unit + is_dk] : NULL;
+    return b->known ? &b->known[KNOWN_TENSORS * unit + (tensor - REF_DQ)] : NULL;
 }
 
-/* What is known of all elements together, of either sign, is a bias of theirs: each has its part, by its sigma. In the
- * order of units, whatever threads there were. */
-static void share_known(const struct backward *b, bool is_dk, const struct ref_bound *to, int64_t elements)
+/* What is known of all elements together, of either sign, is a bias of theirs, as is what it does to all of them alike:
+ * each has its part, by its sigma. In the order of units, whatever threads there were. */
+static void share_known(const struct backward *b, enum ref_tensor tensor, int64_t elements)
 {
-    double known = 0.0, tied = 0.0, sigmas = 0.0;
+    const struct ref_bound *const to = &b->tensors[tensor];
+    struct known_sums all = {0};
     if (!to->sigma || !to->bias) return;
     for (int64_t unit = 0; unit < b->problem->batch * b->problem->num_heads_kv; ++unit) {
-        known += b->known[2 * unit + is_dk].known;
-        tied += b->known[2 * unit + is_dk].tied;
+        const struct known_sums *of = &b->known[KNOWN_TENSORS * unit + (tensor - REF_DQ)];
+        for (int n = 0; n < 2; ++n) all.sum[n] += of->sum[n], all.along[n] += of->along[n];
+        all.sigmas += of->sigmas, all.along_sigmas += of->along_sigmas;
     }
-    for (int64_t i = 0; i < elements; ++i) sigmas += to->sigma[i];
-    if (!(sigmas > 0.0)) return;
-    const double part = fabs((double)b->problem->softmax_scale) * (fabs(known) + fabs(tied)) / sigmas;
+    double part = 0.0;
+    if (all.sigmas > 0.0) part = (fabs(all.sum[0]) + fabs(all.sum[1])) / all.sigmas;
+    if (all.along_sigmas > 0.0) part = fmax(part, (fabs(all.along[0]) + fabs(all.along[1])) / all.along_sigmas);
     for (int64_t i = 0; i < elements; ++i) to->bias[i] += part * to->sigma[i];
 }
 
@@ -96,7 +102,7 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
     const struct bound_head *head = &g->head;
     const struct ref_machine *m = &head->machine;
     const struct finish f = {m, p->dq.dtype, (double)p->softmax_scale, g->floors.k_relative,
-                             known_sums_of(b, head, false)};
+                             false, known_sums_of(b, head, REF_DQ)};
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
         if (s->live == 0 || s->broken) continue;
@@ -122,7 +128,7 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     const int64_t features = is_dk ? p->head_dim : p->head_dim_v;
     const struct ref_machine *m = &g->head.machine;
     const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0,
-                             is_dk ? known_sums_of(b, &g->head, true) : NULL};
+                             !is_dk, known_sums_of(b, &g->head, tensor)};
     const double weight_floor = is_dk ? g->floors.ds : g->floors.p, floor = is_dk ? g->floors.q : g->floors.dout;
     const int64_t group = p->num_heads_q / p->num_heads_kv, span = g->head.sequence.seqlen_q;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
@@ -240,7 +246,7 @@ static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 
 static void finish_dbias(struct backward *b, int64_t size)
 {
-    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0, NULL};
+    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0, false, NULL};
     for (int64_t i = 0; i < size; ++i) {
         const double count = b->dbias.count[i];
         if (count == 0.0) continue;
@@ -252,7 +258,7 @@ static void finish_dbias(struct backward *b, int64_t size)
 static void finish_dsink(struct backward *b)
 {
     const struct attest_problem *p = b->problem;
-    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0, NULL};
+    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0, false, NULL};
     struct bound_terms *t = &b->dsink;
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);
@@ -267,6 +273,17 @@ static int64_t dbias_size(const struct attest_problem *p)
     const struct attest_score_tensor *t = &p->dbias;
     return (t->batch ? p->batch : 1) * (t->head ? p->num_heads_q : 1) * (t->seqlen_q ? p->seqlen_q : 1) *
            (t->seqlen_k ? p->seqlen_k : 1);
+}
+
+/* Of a run over all units; the next one begins with sums of 0. */
+static void share_all_known(const struct backward *b)
+{
+    const struct attest_problem *p = b->problem;
+    if (!b->known) return;
+    share_known(b, REF_DQ, ref_rows_q(p) * p->num_heads_q * p->head_dim);
+    share_known(b, REF_DK, ref_rows_k(p) * p->num_heads_kv * p->head_dim);
+    share_known(b, REF_DV, ref_rows_k(p) * p->num_heads_kv * p->head_dim_v);
+    memset(b->known, 0, (size_t)(p->batch * p->num_heads_kv * KNOWN_TENSORS) * sizeof *b->known);
 }
 
 enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
@@ -287,25 +304,23 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
     bound_clear_bound(&tensors[REF_DSINK], p->has_sink ? p->num_heads_q : 0);
     struct bound_pool pool = {0};
     enum attest_status status = ATTEST_OUT_OF_MEMORY;
-    if (b.statistics && b.machine.p_ds.dtype != ATTEST_ABSENT)
-        b.known = (struct known_sums *)bound_take(&pool, 2 * p->batch * p->num_heads_kv * 2);
+    const int64_t sums = p->batch * p->num_heads_kv * KNOWN_TENSORS;
+    if (b.statistics)
+        b.known = (struct known_sums *)bound_take(&pool, sums * (int64_t)(sizeof *b.known / sizeof(double)));
     if (!pool.failed && (!has_dbias || bound_take_terms(&pool, biases, b.statistics, &b.dbias)) &&
         (!has_dsink || bound_take_terms(&pool, p->batch * p->num_heads_q, b.statistics, &b.dsink))) {
         /* Sums over heads and sequences are one thread's, in order. */
         status = bound_for_each(p->batch * p->num_heads_kv, has_dbias ? 1 : threads, backward_unit, &b);
         if (has_dbias) finish_dbias(&b, biases);
         if (has_dsink && p->batch > 0) finish_dsink(&b);
-        if (status == ATTEST_OK && b.known) {
-            share_known(&b, false, &tensors[REF_DQ], rows_q * p->head_dim);
-            share_known(&b, true, &tensors[REF_DK], rows_k * p->head_dim);
-        }
-        b.known = NULL;
+        if (status == ATTEST_OK) share_all_known(&b);
     }
     if (status == ATTEST_OK && b.machine.may_scale) {
         const struct attest_recipe scaled = ref_scaling_recipe(recipe);
         b.machine = ref_machine(p, &scaled);
         b.longest = REF_SCALED_ROWS;
         status = bound_for_each(p->batch * p->num_heads_kv, threads, backward_unit, &b);
+        if (status == ATTEST_OK) share_all_known(&b);
     }
     bound_release(&pool);
     return status;

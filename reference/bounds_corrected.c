@@ -159,13 +159,9 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
     const double p_skew = s->p * v->weight_sigma[j];
     noise->p += p_skew * p_skew;
     if (m->p_dq.dtype != ATTEST_ABSENT) {
-        const double rounded = ref_round(m->p_dq.dtype, s->slope - s->slope_error);
-        if (rounded == ref_round(m->p_dq.dtype, s->slope + s->slope_error)) {
-            noise->known += rounded - s->slope;
-        } else {
-            noise->tied += ref_round(m->p_dq.dtype, s->slope) - s->slope;
-            noise->p += s->slope_rounding * s->slope_rounding;
-        }
+        const double lower = ref_round(m->p_dq.dtype, s->slope - s->slope_error);
+        const double rounding = ref_round(m->p_dq.dtype, s->slope) - s->slope;
+        *(lower == ref_round(m->p_dq.dtype, s->slope + s->slope_error) ? &noise->known : &noise->tied) += rounding;
     }
     block->dq.variance[at] = variance + half * half / 3;
     block->dq.bias[at] = c.value * bias + dx * c.bias + m->tiny;

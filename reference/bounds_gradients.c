@@ -375,19 +375,17 @@ static double unsure_of_p(const struct ref_machine *m, const struct bound_view *
     return fmin(v->p[j] * error + m->tiny, v->p_error[j]);
 }
 
-/* The rounding of a p in the statistics. Many p may be equal, and then round alike: what is known is no noise, and what
- * lies within `unsure` of a tie, half a unit away, goes this way or that for all of them. */
+/* The rounding of a p in the statistics: a number, as many p may be equal and then round alike. Within `unsure` of a
+ * tie it is half a unit this way or that, for all of them. */
 struct rounding_of_p {
     double known, tied; /* one of them is 0 */
-    double variance;
 };
 
-static struct rounding_of_p rounding_of_p(const struct ref_rounding *r, double p, double unsure, double half)
+static struct rounding_of_p rounding_of_p(const struct ref_rounding *r, double p, double unsure)
 {
-    const double known = stored(r, p) - p;
-    if (stored(r, p - unsure) == stored(r, p + unsure)) return (struct rounding_of_p){.known = known};
-    /* Where it may be more than half a unit away, it may be anywhere. */
-    return (struct rounding_of_p){.tied = known, .variance = unsure < half ? half * half : half * half / 3};
+    const double rounding = stored(r, p) - p;
+    if (stored(r, p - unsure) == stored(r, p + unsure)) return (struct rounding_of_p){.known = rounding};
+    return (struct rounding_of_p){.tied = rounding};
 }
 
 /* dx and ds of score j of row i. */
@@ -405,15 +403,15 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double dp_abs = v->drop[j] * v->dp_abs[j], skew = dx * v->weight_sigma[j];
     const double sigma_z = g->dp_sum.sigma * dp_abs + u * sizes;
     const struct rounding_of_p rounding = g->statistics && p_half > 0.0
-                                              ? rounding_of_p(&m->p_ds, p, unsure_of_p(m, v, row, j), p_half)
+                                              ? rounding_of_p(&m->p_ds, p, unsure_of_p(m, v, row, j))
                                               : (struct rounding_of_p){0};
-    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx +
-                            rounding.variance * z * z;
+    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
     const double bias =
         p * (g->dp_sum.bias * dp_abs + row->delta_bias) + fabs(dx) * (v->weight_bias[j] + row->lse_bias);
     block->dx_value[at] = dx;
     block->dx_error[at] = error;
-    block->dx_variance[at] = variance + rounding.known * rounding.known * z * z;
+    const double p_rounding = (rounding.known + rounding.tied) * z;
+    block->dx_variance[at] = variance + p_rounding * p_rounding;
     block->dx_bias[at] = bias + tiny;
     const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
@@ -456,10 +454,9 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
         block->pd.bias[at] += half;
         return;
     }
-    const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j), half);
+    const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j));
     block->pd.known[at] = rounding.known;
     block->pd.tied[at] = rounding.tied;
-    block->pd.variance[at] += rounding.variance;
 }
 
 /* p_sink (dlse - delta), summed into dsink. */
