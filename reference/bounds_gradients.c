@@ -262,7 +262,8 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
     const double second = 4 * u * u * (reach + bound_size(s, s->lse));
     const double common =
         sum + logarithm + (double)(1 + s->rescales) * m->exp_error + 5 * u * log_terms + second;
-    const double each = m->exp_error + second + 1.5 * m->power * u;
+    const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error; /* of half of the keys, and a factor */
+    const double each = exponentials + second + 1.5 * m->power * u;
     row->own_least = exp(-(common + each + 3 * u * (log_terms + common)));
     for (int64_t j = 0; j <= n; ++j) {
         const double p = j < n ? v->p[j] : row->sink;
