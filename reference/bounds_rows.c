@@ -307,6 +307,8 @@ static void bound_lse(const struct ref_machine *m, double spread, double varianc
     const double rounded = m->u * m->u * (terms + 3 * (top * top + lse * lse)) + log_error * log_error;
     s->relative_sigma = m->u * sqrt(terms / 3);
     s->lse_sigma = sqrt(variance + rounded / 3);
+    if (s->less_base && s->base != 0.0) /* what base and it add up to, rounded, may be all there is */
+        s->lse_sigma = sqrt(s->lse_sigma * s->lse_sigma + bound_output_variance(m, ATTEST_FP32, s->base + s->lse));
     s->lse_bias += (1 + (double)s->rescales) * m->exp_error + log_error; /* an approximation may err to one side */
 }
 
