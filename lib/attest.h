@@ -325,8 +325,10 @@ struct attest_recipe {
                            is given (unless external_lse); both passes take its biases less the largest that it sees */
     int32_t rescale_log2; /* o and its sum are rescaled only where the running maximum has grown by more than this, in
                              base 2, since they were: weights reach 2^rescale_log2; 0 .. 15, 0: wherever it grows */
-    int32_t ordered_keys; /* 1: accumulators take keys, those of dk and dv query rows, in ascending or in descending
-                             order; of dq each tile's alone: sums of tiles are added in any order, rounded to nearest */
+    int32_t ordered_keys; /* 1: what a row of o has added up at any time is of at most two runs of neighbouring keys, as
+                             where tiles come in ascending or in descending order, and its running maximum is of such a
+                             run; dq is of tiles of 64 to 128 keys, added in any order, rounded to nearest; delta's
+                             fp32 sums are in order, or of four or more lanes; 0: any order */
 };
 
 struct attest_plan;

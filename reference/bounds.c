@@ -48,7 +48,8 @@ static void find_shared_rounding(const struct bound_head *head, const struct bou
 
 /* The weights of one row that meet |v|, v and v^2 in the four products below. */
 struct weights {
-    double *all;      /* everything that multiplies |v| in the rigorous bound */
+    double *all;      /* everything that multiplies |v| in the rigorous bound; where keys are ordered, but for sums */
+    double *size;     /* the largest computed m p, which the sums' errors multiply; NULL where they are in `all` */
     double *p;        /* m p */
     double *variance; /* of the rounded weight, and of the exponent: these meet v^2 */
     double *exponent; /* the latter alone, as it meets (m v - o)^2 */
@@ -65,7 +66,8 @@ static void weigh_row(const struct bound_head *head, const struct bound_block *b
         const double drop = block->drop[at], p = drop * block->p[at], rounding = block->rounding[at];
         const double skew = p * block->weight_sigma[at];
         w->p[at] = p;
-        w->all[at] = drop * (block->centred[at] + rounding + sum * (block->plus[at] + rounding));
+        w->all[at] = drop * (block->centred[at] + rounding + (w->size ? 0.0 : sum * (block->plus[at] + rounding)));
+        if (w->size) w->size[at] = drop * (block->plus[at] + rounding);
         w->variance[at] = drop * drop * rounding * rounding / 3 + skew * skew;
         w->exponent[at] = drop > 0 ? skew * skew / drop : 0.0;
         w->bias[at] = p * (block->weight_bias[at] + s->keys.bias);
@@ -88,6 +90,38 @@ static double hull(const struct bound_head *head, const struct bound_row_state *
     const struct ref_machine *m = &head->machine;
     const double n = (double)s->live, reach = head->fmax * head->v_max[c];
     return 2 * reach * (1 + 2 * (m->p.relative + s->keys.rel + s->relative + 10 * m->u) + n * (m->p.tiny + m->tiny));
+}
+
+/* The largest difference of two partial sums of m p v over the row's keys in order, of each feature. */
+static void find_ranges(const struct bound_head *head, const double *p, double *low, double *high, double *sum)
+{
+    const int64_t d_v = head->problem->head_dim_v;
+    for (int64_t c = 0; c < d_v; ++c) low[c] = high[c] = sum[c] = 0.0;
+    for (int64_t j = 0; j < head->num_keys; ++j) {
+        const double weight = p[j], *const v = head->v.value + j * d_v;
+        if (weight == 0.0) continue;
+        for (int64_t c = 0; c < d_v; ++c) {
+            sum[c] += weight * v[c];
+            low[c] = sum[c] < low[c] ? sum[c] : low[c];
+            high[c] = sum[c] > high[c] ? sum[c] : high[c];
+        }
+    }
+    for (int64_t c = 0; c < d_v; ++c) high[c] -= low[c];
+}
+
+/* The errors of the sums of a row whose keys come in order, to its bounds: section 3.4. */
+static void add_ordered_sums(const struct bound_head *head, const struct bound_row_state *s, const double *p,
+                             const double *size, double *lines, double *bound)
+{
+    const int64_t d_v = head->problem->head_dim_v;
+    const double kappa = ref_both(s->keys.rel, ref_growth((double)s->rescales * head->machine.u));
+    const double step = ref_step_error(&head->machine);
+    double *const range = lines;
+    find_ranges(head, p, lines + d_v, range, lines + 2 * d_v);
+    for (int64_t c = 0; c < d_v; ++c) {
+        const double ordered = (1 + kappa) * (kappa * (2 * range[c] + bound[c]) + step * size[c]);
+        bound[c] += fmin(kappa * size[c], ordered);
+    }
 }
 
 /* Row i from the products, which come in `out`: o, all |v| in bound; and for the statistics p |v|,
@@ -143,9 +177,14 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
     struct bound_pool pool = {0};
     const int64_t n = head->num_keys, d_v = head->problem->head_dim_v, rows = block->rows,
                   size = BOUND_BLOCK * head->ld;
-    const struct weights w = {bound_take(&pool, size), bound_take(&pool, size), bound_take(&pool, size),
-                              bound_take(&pool, size), bound_take(&pool, size)};
-    double *extra[4];
+    const bool ordered = head->machine.ordered;
+    const struct weights w = {.all = bound_take(&pool, size),
+                              .size = ordered ? bound_take(&pool, size) : NULL,
+                              .p = bound_take(&pool, size),
+                              .variance = bound_take(&pool, size),
+                              .exponent = bound_take(&pool, size),
+                              .bias = bound_take(&pool, size)};
+    double *extra[4], *const sizes = bound_take(&pool, BOUND_BLOCK * d_v), *const lines = bound_take(&pool, 3 * d_v);
     for (int e = 0; e < 4; ++e) extra[e] = bound_take(&pool, BOUND_BLOCK * d_v);
     if (!pool.failed) {
         for (int64_t i = 0; i < rows; ++i)
@@ -153,6 +192,13 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
         const struct bound_panels *v = &head->v_rows;
         bound_product(rows, d_v, n, w.p, head->ld, 1, v->plain, n, false, out->o, d_v);
         bound_product(rows, d_v, n, w.all, head->ld, 1, v->absolute, n, false, out->bound, d_v);
+        if (ordered) {
+            bound_product(rows, d_v, n, w.size, head->ld, 1, v->absolute, n, false, sizes, d_v);
+            for (int64_t i = 0; i < rows; ++i) {
+                if (states[i].live == 0 || states[i].broken) continue;
+                add_ordered_sums(head, &states[i], w.p + i * head->ld, sizes + i * d_v, lines, out->bound + i * d_v);
+            }
+        }
         if (out->sigma) {
             bound_product(rows, d_v, n, w.p, head->ld, 1, v->absolute, n, false, extra[0], d_v);
             bound_product(rows, d_v, n, w.variance, head->ld, 1, v->square, n, false, extra[1], d_v);

@@ -106,7 +106,7 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
         if (s->live == 0 || s->broken) continue;
-        const struct ref_sum sum = ref_sum_rows(m, s->live, head->num_keys, 1);
+        const struct ref_sum sum = ref_sum_tiles(m, s->live, head->num_keys);
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live, norm = block->ds_norm[i] + block->corrections[i].norm;

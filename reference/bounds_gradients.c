@@ -154,9 +154,11 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
 {
     const struct ref_machine *m = &g->head.machine;
     const double terms = (double)block->states[i].live + 3;
-    double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0;
+    double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0, sum = 0.0, low = 0.0, high = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
+        sum += v->p[j] * v->drop[j] * v->dp[j];
+        low = fmin(low, sum), high = fmax(high, sum);
         const double dp = v->drop[j] * fabs(v->dp[j]), p = v->p[j], dp_abs = v->drop[j] * v->dp_abs[j];
         const double sigma_dp = g->dp_sum.sigma * dp_abs, skew = v->weight_sigma[j] * dp;
         error += v->p_error[j] * dp + (p + v->p_error[j]) * v->dp_error[j];
@@ -166,7 +168,12 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
         bias += p * (g->dp_sum.bias * dp_abs + (v->weight_bias[j] + row->lse_bias) * dp);
     }
     variance += terms / 3 * m->u * m->u * absolute * absolute;
-    row->delta_error = error + ref_growth(terms * m->u) * size + 3 * m->u * fabs(row->delta) + terms * m->tiny;
+    double summed = ref_growth(terms * m->u) * size;
+    if (m->ordered) { /* one chain in order, or lanes: section 3.4 */
+        const double kappa = ref_growth(terms * m->u), chain = (1 + kappa) * kappa * (2 * (high - low) + error);
+        summed = fmin(summed, fmax(chain + 4 * m->u * size, ref_growth((terms / 4 + 8) * m->u) * size));
+    }
+    row->delta_error = error + summed + 3 * m->u * fabs(row->delta) + terms * m->tiny;
     row->delta_bias = bias + m->row_sigmas * sqrt(variance) + m->u * fabs(row->delta) + terms * m->tiny;
 }
 

@@ -246,6 +246,58 @@ static int64_t count_rescales(const struct bound_head *head, int64_t live)
     return (tiles < live ? tiles : live) - 1 + (head->problem->has_sink ? 1 : 0);
 }
 
+/* How often a running maximum of a run of neighbouring keys may change after one of them was added, whatever the run
+ * is: the most keys i behind a key j that may be computed as larger than every key from j on before i. Keys come as
+ * `from` and `step` say; j with scores below `least` do not count. to: [num_keys + 1], as is stack. */
+static int64_t most_records(const struct bound_head *head, const struct bound_block *block, int64_t at, int64_t from,
+                            int64_t step, double least, double *stack, double *to)
+{
+    const int64_t n = head->num_keys;
+    int64_t depth = 0, most = 0;
+    memset(to, 0, (size_t)(n + 1) * sizeof *to);
+    for (int64_t i = 0; i < n; ++i) { /* i, j: in the order in which keys come */
+        const int64_t c = at + from + step * i;
+        if (block->live[c] == 0.0) continue;
+        const double high = block->x[c] + block->score_error[c], low = block->x[c] - block->score_error[c];
+        /* Of the stack, whose least scores fall: the last that is sure to be larger. */
+        int64_t below = 0, above = depth;
+        while (below < above) {
+            const int64_t middle = (below + above) / 2, at_middle = at + from + step * (int64_t)stack[middle];
+            if (block->x[at_middle] - block->score_error[at_middle] >= high) below = middle + 1;
+            else above = middle;
+        }
+        to[below > 0 ? (int64_t)stack[below - 1] + 1 : 0] += 1;
+        to[i] -= 1;
+        while (depth > 0) {
+            const int64_t last = at + from + step * (int64_t)stack[depth - 1];
+            if (block->x[last] - block->score_error[last] > low) break;
+            --depth;
+        }
+        stack[depth++] = (double)i;
+    }
+    double records = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        records += to[j];
+        const int64_t c = at + from + step * j;
+        if (block->live[c] == 0.0 || block->x[c] + block->score_error[c] < least) continue;
+        if ((int64_t)records > most) most = (int64_t)records;
+    }
+    return most;
+}
+
+/* In ascending and in descending order, the sink's score before all or after. */
+static int64_t count_ordered_rescales(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                                      const struct bound_row_state *s)
+{
+    const int64_t n = head->num_keys, at = i * head->ld;
+    if (s->rescales == 0) return 0;
+    const double least = s->floor - 100; /* what weighs less than e^-100 may be off by as much: eta is more */
+    const int64_t up = most_records(head, block, at, 0, 1, least, block->line[0], block->line[1]);
+    const int64_t down = most_records(head, block, at, n - 1, -1, least, block->line[0], block->line[1]);
+    const int64_t most = (up > down ? up : down) + 1; /* of a run that joins another, or of the sink */
+    return most < s->rescales ? most : s->rescales;
+}
+
 /* By how much what weights are relative to may be less than the maximum of the scores seen so far (section 5.5). */
 static double behind(const struct ref_machine *m) { return 0.693147180559945309 * m->rescale_log2; }
 
@@ -360,6 +412,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     memset(rounding, 0, (size_t)head->ld * sizeof *rounding);
     row_lse(head, block, i, s);
     s->rescales = count_rescales(head, s->live);
+    if (m->ordered) s->rescales = count_ordered_rescales(head, block, i, s);
     s->keys = ref_sum_rows(m, s->live, n, 1);
 
     double top_error = 0.0, largest_error = 0.0, variance = 0.0;
@@ -384,7 +437,8 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
 
     const bool is_small = s->shift <= LARGE_EXPONENT_ERROR && largest_error <= LARGE_EXPONENT_ERROR;
     double factor = exp(fmin(s->shift, LARGE_EXPONENT_ERROR)), inverse = factor; /* inverse: of the sum */
-    double spread = fmin(s->shift, largest_error + 0x1p-60 * (double)(n + 1));
+    double spread = largest_error + 0x1p-60 * (double)(n + 1);
+    if (is_small) spread = fmin(spread, s->shift); /* else that is no sum of p E(eps) */
     if (s->shift > 0x1p-10 || !is_small) { /* else intervals are no narrower, or what they save is little */
         memcpy(block->line[1], error, (size_t)n * sizeof *error);
         block->line[1][n] = sink_error;

@@ -920,6 +920,42 @@ Test(bounds, any_key_may_be_computed_as_the_largest)
     cr_assert(off <= bound && bound <= 1.2 * off, "%g of %g", off, bound);
 }
 
+/* Scores of 3 10^5, each a truncated sum of 256 products, are all too small by more than 8: so is lse. */
+Test(bounds, what_all_scores_are_off_by_is_felt_by_lse)
+{
+    enum { KEYS = 3, FEATURES = 256 };
+    static float q[FEATURES], k[KEYS][FEATURES];
+    static const float v[KEYS];
+    uint64_t seed = 19;
+    double off = INFINITY;
+    for (int x = 0; x < FEATURES; ++x) q[x] = (float)(33 + uniform(&seed));
+    for (int j = 0; j < KEYS; ++j) {
+        double exact = 0;
+        for (int x = 0; x < FEATURES; ++x) {
+            k[j][x] = (float)(70 + uniform(&seed));
+            exact += (double)q[x] * (double)k[j][x];
+        }
+        off = fmin(off, exact - (double)cut_off_sum(q, k[j], FEATURES));
+    }
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.batch = p.seqlen_q = p.num_heads_q = p.num_heads_kv = p.head_dim_v = 1;
+    p.seqlen_k = KEYS;
+    p.head_dim = FEATURES;
+    p.softmax_scale = 1.0f;
+    p.q = packed(ATTEST_FP32, 1, 1, FEATURES);
+    p.k = packed(ATTEST_FP32, KEYS, 1, FEATURES);
+    p.v = packed(ATTEST_FP32, KEYS, 1, 1);
+    p.o = p.lse = packed(ATTEST_FP32, 1, 1, 1);
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    a.q = q, a.k = k, a.v = v;
+    double bound;
+    const struct ref_bound of_lse = {.bound = &bound}, none = {0};
+    cr_assert_eq(ref_bound_forward(&p, &a, ref_recipe("flash"), &none, &of_lse, 1), ATTEST_OK);
+    printf("all scores too small by %.2f: bound of lse %.2f\n", off, bound);
+    cr_expect(off > 3.05 && off <= bound && bound < 10 * off);
+}
+
 /* One key: p is 1 and needs no rounding, but 4/3 does where dropout's multiplier comes first. */
 Test(bounds, p_may_be_rounded_after_dropouts_multiplier)
 {

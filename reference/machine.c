@@ -136,6 +136,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
     if (m.parts == 2) m.parts_size = size_of_parts(p);
     m.rescale_log2 = recipe->rescale_log2;
+    m.ordered = recipe->ordered_keys;
     m.most_weight = fmax(m.most_weight, ldexp(1.0, m.rescale_log2));
     m.p = rounding_to(p->v.dtype, round_p);
     if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, round_p);
@@ -202,3 +203,14 @@ struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t 
     sum.rel *= m->parts_size;
     return sum;
 }
+
+struct ref_sum ref_sum_tiles(const struct ref_machine *m, int64_t terms, int64_t span)
+{
+    struct ref_sum sum = ref_sum_rows(m, terms, span, 1);
+    if (!m->ordered || span <= REF_TILE) return sum;
+    const double tile = ref_sum_rows(m, terms < REF_TILE ? terms : REF_TILE, REF_TILE, 1).rel;
+    sum.rel = fmin(sum.rel, ref_both(tile, ref_growth((double)(span / REF_LEAST_TILE + 2) * m->u)));
+    return sum;
+}
+
+double ref_step_error(const struct ref_machine *m) { return m->parts_size * m->parts * expm1(16 * m->u); }

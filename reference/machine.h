@@ -48,6 +48,7 @@ struct ref_machine {
     int32_t parts;       /* products a term of the sums over rows */
     double parts_size;   /* of what both parts of a number are in size, in units of it; 1 where there is one */
     int32_t rescale_log2; /* as the recipe has it */
+    bool ordered;         /* keys come in order (bounds.md, 3.4) */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
     struct ref_rounding p, p_dv, p_ds, p_dq, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
@@ -71,6 +72,12 @@ struct ref_sum {
 struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);
 /* Over `terms` of `span` rows, `heads` times, some of which may be masked and so leave steps that are not full. */
 struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span, int64_t heads);
+
+/* Of dq: tiles of REF_LEAST_TILE to REF_TILE keys, whose sums are added in any order (bounds.md, 3.4). */
+struct ref_sum ref_sum_tiles(const struct ref_machine *m, int64_t terms, int64_t span);
+enum { REF_LEAST_TILE = 64, REF_TILE = 128 };
+/* What one step of an accumulator may cost its own terms, beside what it costs the partial sum. */
+double ref_step_error(const struct ref_machine *m);
 
 /* Two relative errors, one after the other. */
 static inline double ref_both(double a, double b) { return a + b + a * b; }
