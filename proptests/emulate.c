@@ -107,6 +107,7 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
     if (max == -INFINITY && MUTANT(head, MUTANT_MAXIMUM_RESET)) max = 0.0f;
     if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
 
+    if (max - rows->max[i] <= head->self->recipe->rescale_log2 * 0.6931471f) max = rows->max[i];
     const bool stays = rows->max[i] == max && max != -INFINITY; /* so does what was added up, exactly */
     const float alpha = stays ? 1.0f : head_exp(head, 0, rows->max[i] - max, 0.0f, 0);
     rows->max[i] = max;

@@ -139,7 +139,7 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
 float head_exp(const struct head *head, int64_t c, float x, float reference, int power)
 {
     const float log2_e = 0x1.715476p0f, scaled = fmaf(reference, log2_e, (float)-power);
-    const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32;
+    const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32 && !head_is_extreme(head, reference);
     const float y = fused ? fmaf(x, log2_e, -scaled) : x * log2_e - scaled;
     if (!head->self->is_unkind || !isfinite(y)) return power ? exp2f(y) : expf(x - reference);
     return head_exp2(head, c, y);
@@ -153,6 +153,11 @@ float head_exp2(const struct head *head, int64_t c, float y)
     return e < FLT_MIN ? 0.0f : e;
 }
 
+bool head_is_extreme(const struct head *head, float size)
+{
+    return head->self->recipe->own_sum && fabsf(size) * 0x1.715476p0f >= 0x1p24f;
+}
+
 bool head_is_large(const struct head *head, float size)
 {
     return head->self->recipe->own_sum && isfinite(size) && fabsf(size) * 0x1.715476p0f >= 0x1p10f;
@@ -163,6 +168,7 @@ float head_base(const struct head *head, int64_t r)
     float base = -INFINITY;
     for (int64_t c = 0; c < head->seqlen_k && head->p->bias.dtype; ++c)
         if (head_visible(head, r, c) && isfinite(bias_at(head, r, c))) base = fmaxf(base, bias_at(head, r, c));
+    if (isfinite(base) && head->p->has_sink && isfinite(head->a->sink[head->h])) base = fmaxf(base, head->a->sink[head->h]);
     return isfinite(base) ? base : 0.0f;
 }
 

@@ -59,7 +59,7 @@ static void weigh_row(const struct bound_head *head, const struct bound_block *b
                       const struct bound_row_state *s, const struct weights *w)
 {
     const struct ref_machine *m = &head->machine;
-    const double sum = s->keys.rel + ref_growth((double)s->rescales * m->u);
+    const double sum = ref_both(s->keys.rel, ref_growth((double)s->rescales * m->u));
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double drop = block->drop[at], p = drop * block->p[at], rounding = block->rounding[at];

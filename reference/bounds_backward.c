@@ -106,7 +106,7 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
         if (s->live == 0 || s->broken) continue;
-        const struct ref_sum sum = ref_sum_rows(m, s->live, head->num_keys);
+        const struct ref_sum sum = ref_sum_rows(m, s->live, head->num_keys, 1);
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live, norm = block->ds_norm[i] + block->corrections[i].norm;
@@ -130,11 +130,11 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0,
                              !is_dk, known_sums_of(b, &g->head, tensor)};
     const double weight_floor = is_dk ? g->floors.ds : g->floors.p, floor = is_dk ? g->floors.q : g->floors.dout;
-    const int64_t group = p->num_heads_q / p->num_heads_kv, span = group * g->head.sequence.seqlen_q;
+    const int64_t group = p->num_heads_q / p->num_heads_kv, span = g->head.sequence.seqlen_q;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (terms->seen[j] == 0.0) continue;
-        struct ref_sum sum = ref_sum_rows(m, (int64_t)terms->seen[j], span);
-        sum.rel += ref_growth((double)group * m->u);
+        struct ref_sum sum = ref_sum_rows(m, (int64_t)terms->seen[j], span, group);
+        sum.rel = ref_both(sum.rel, ref_growth((double)group * m->u));
         const int64_t row = (g->head.sequence.first_k + j) * p->num_heads_kv + g->head.h_kv;
         for (int64_t c = 0; c < features; ++c) {
             const double seen = terms->seen[j];

@@ -97,7 +97,7 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
     const struct ref_machine *m = &g->head.machine;
     const struct bound_block *rows = &block->rows;
     const struct bound_row_state *s = &block->states[i];
-    const double sum = s->keys.rel + ref_growth((double)s->rescales * m->u);
+    const double sum = ref_both(s->keys.rel, ref_growth((double)s->rescales * m->u));
     const bool may_be_scaled = o_may_be_scaled(g);
     const double u16 = may_be_scaled ? ref_format(ATTEST_FP16)->unit_roundoff : 0.0;
     double centred = 0.0, error = 0.0;
@@ -262,7 +262,8 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
     const double second = 4 * u * u * (reach + bound_size(s, s->lse));
     const double common =
         sum + logarithm + (double)(1 + s->rescales) * m->exp_error + 5 * u * log_terms + second;
-    const double each = m->exp_error + second + 1.5 * m->power * u;
+    const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error; /* of half of the keys, and a factor */
+    const double each = exponentials + second + 1.5 * m->power * u;
     row->own_least = exp(-(common + each + 3 * u * (log_terms + common)));
     for (int64_t j = 0; j <= n; ++j) {
         const double p = j < n ? v->p[j] : row->sink;
@@ -347,8 +348,10 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
 /* What is left of y by its parts. */
 static double half_unit(const struct ref_rounding *r, double y)
 {
-    for (int n = 0; n < r->parts; ++n) y = ref_half_ulp(r->dtype, r->scale * y) / r->scale;
-    return y;
+    if (r->parts == 0) return 0.0;
+    const double half = ref_half_ulp(r->dtype, r->scale * y) / r->scale;
+    if (r->parts == 1) return half;
+    return fmax(half * ref_format(r->dtype)->unit_roundoff / 2, ref_half_ulp(r->dtype, 0.0));
 }
 
 double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop)
@@ -692,7 +695,7 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
 {
     const struct ref_machine *m = &g->head.machine;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
-        const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], g->head.sequence.seqlen_q);
+        const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], g->head.sequence.seqlen_q, 1);
         for (int64_t at = j * t->features; at < (j + 1) * t->features; ++at) {
             if (rounding->dtype != ATTEST_ABSENT && t->head_seen[j] > 0.0) {
                 const double error = t->head.error[at] + sum.rel * (t->head.absolute[at] + t->head.error[at]);

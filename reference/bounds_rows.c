@@ -56,7 +56,7 @@ static void cap_score(const struct ref_machine *m, double cap, struct score *s, 
     const double error = s->error / cap + 2 * m->u * fabs(argument);
     const double nearest = tanh(fmax(0.0, fabs(argument) - error)), slope = 1 - nearest * nearest;
     *tanh_value = value;
-    *tanh_error = fmin(slope * error, 2.0) + m->tanh_error * fabs(value) + m->tanh_floor;
+    *tanh_error = fmin(slope * error, 2.0) + m->tanh_error * fmin(fabs(value) + slope * error, 1.0) + m->tanh_floor;
     s->x = cap * value;
     s->error = cap * *tanh_error + 2 * m->u * fabs(s->x) + m->tiny;
     s->sigma = sum_of_squares(slope * s->sigma, 2 * m->u * fabs(s->x));
@@ -246,10 +246,14 @@ static int64_t count_rescales(const struct bound_head *head, int64_t live)
     return (tiles < live ? tiles : live) - 1 + (head->problem->has_sink ? 1 : 0);
 }
 
+/* By how much what weights are relative to may be less than the maximum of the scores seen so far (section 5.5). */
+static double behind(const struct ref_machine *m) { return 0.693147180559945309 * m->rescale_log2; }
+
 /* Error of the exponent of a score: of x itself, of x - max in whatever order and base, of the exponentials. */
 static double exponent_error(const struct ref_machine *m, const struct bound_row_state *s, double x, double score_error)
 {
-    const double size = bound_size(s, x), rounded = size + 2 * fmax(size, bound_size(s, s->top)) + 4 * (s->top - x);
+    const double size = bound_size(s, x), rounded = size + 2 * fmax(size, bound_size(s, s->top)) + 4 * (s->top - x) +
+                                                    10 * behind(m);
     return score_error + m->u * rounded + (double)(1 + s->rescales) * m->exp_error;
 }
 
@@ -266,7 +270,7 @@ static double grown(double p, double x, double error, double top, double top_err
 static double rounding_of_weight(const struct ref_machine *m, double least, double error)
 {
     const struct ref_rounding *const r = &m->p;
-    if (least <= 0.5 || r->relative == 0.0 || r->parts > 1 || m->scales) return r->relative;
+    if (least <= 0.5 || r->relative == 0.0 || m->rescale_log2 > 0 || r->parts > 1 || m->scales) return r->relative;
     const double above = ref_growth(2 * error); /* the weight exceeds 1 by no more */
     const double moved = fmin(r->relative, fmin(fmax(r->relative_below_one, above), fmax(1 - least, above)) / least);
     return m->most_weight > 1 ? fmax(moved, r->relative * r->relative) : moved;
@@ -296,13 +300,15 @@ static void bound_lse(const struct ref_machine *m, double spread, double varianc
     const double log_sum = s->log_sum, terms = (double)(s->live + 2 * s->rescales + 2);
     const double top = bound_size(s, s->top), lse = bound_size(s, s->lse);
     const double sum_error = terms * m->u * (1 + terms * m->u) + 2 * terms * m->tiny;
-    const double log_error = m->log_error * (1 + log_sum) + 2 * m->u * log_sum;
+    const double logarithm = log_sum + behind(m), log_error = m->log_error * (1 + logarithm) + 2 * m->u * logarithm;
     s->relative = sum_error;
-    s->lse_bound = spread + sum_error + log_error + 2 * m->tiny + 3 * m->u * (top + lse);
+    s->lse_bound = spread + sum_error + log_error + 2 * m->tiny + 3 * m->u * (top + lse + behind(m));
     if (s->less_base) s->lse_bound += m->u * fabs(s->lse + s->base); /* base comes last */
     const double rounded = m->u * m->u * (terms + 3 * (top * top + lse * lse)) + log_error * log_error;
     s->relative_sigma = m->u * sqrt(terms / 3);
     s->lse_sigma = sqrt(variance + rounded / 3);
+    if (s->less_base && s->base != 0.0) /* what base and it add up to, rounded, may be all there is */
+        s->lse_sigma = sqrt(s->lse_sigma * s->lse_sigma + bound_output_variance(m, ATTEST_FP32, s->base + s->lse));
     s->lse_bias += (1 + (double)s->rescales) * m->exp_error + log_error; /* an approximation may err to one side */
 }
 
@@ -354,7 +360,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     memset(rounding, 0, (size_t)head->ld * sizeof *rounding);
     row_lse(head, block, i, s);
     s->rescales = count_rescales(head, s->live);
-    s->keys = ref_sum_rows(m, s->live, n);
+    s->keys = ref_sum_rows(m, s->live, n, 1);
 
     double top_error = 0.0, largest_error = 0.0, variance = 0.0;
     for (int64_t c = 0; c < n; ++c) {
@@ -373,7 +379,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     const struct reach reach = reach_of(s, n, x, error);
     const double fused = m->own_sum ? fmin(reach.size, EXTREME_ROW) : reach.size; /* section 10 */
     const double unfused = bound_is_linear(head->problem) ? 3 * m->u * fused : 0.0;
-    const double largest_weight = head->fmax * exp(unfused + m->exp_error);
+    const double largest_weight = head->fmax * exp(unfused + m->exp_error + behind(m));
     if (s->live > 0 && !(largest_weight < fmin(m->p.overflow, m->huge))) s->overflow = true;
 
     const bool is_small = s->shift <= LARGE_EXPONENT_ERROR && largest_error <= LARGE_EXPONENT_ERROR;

@@ -100,6 +100,22 @@ Test(bounds, a_unit_with_fewer_bits_is_outside)
     cr_assert_gt(largest_share(ATTEST_ACC_AMPERE, 8, 22), 1.0);
 }
 
+/* Of each head a step for each masked row, of one term: as many as there are rows. */
+Test(bounds, steps_that_are_not_full_count_head_by_head)
+{
+    enum { GROUP = 128 };
+    const struct ref_machine m = {.accumulate = ATTEST_ACC_HOPPER, .u = 0x1p-24, .parts = 1, .parts_size = 1};
+    double c = 1.0, exact = 1.0;
+    for (int i = 1; i < GROUP; ++i) {
+        const double product = 0x1.fffffep-24;
+        c = tensor_step(c, &product, 1, 25), exact += product;
+    }
+    const double lost = fabs(c - exact), share = lost / (ref_sum_rows(&m, GROUP, 1, GROUP).rel * exact);
+    printf("one term a step, of %d heads: share of the bound %.3f\n", GROUP, share);
+    cr_expect(share <= 1 && share > 0.5);
+    cr_expect_gt(lost, ref_sum_rows(&m, GROUP, GROUP, 1).rel * exact); /* as of one head of so many rows */
+}
+
 Test(bounds, growth_is_above_expm1)
 {
     for (int i = 0; i <= 1000; ++i) cr_assert_geq(ref_growth(i * 0.001), expm1(i * 0.001));
@@ -231,6 +247,28 @@ static void compute_bounds(const struct attest_recipe *recipe, int which)
 static bool is_there(int tensor)
 {
     return (tensor != REF_DBIAS || f->p.dbias.dtype) && (tensor != REF_DSINK || f->p.has_sink);
+}
+
+/* What two numbers of a format leave of one, and how large the two are. */
+Test(bounds, two_parts_leave_half_of_what_two_roundings_may)
+{
+    uint64_t seed = 17;
+    set_up_as(ATTEST_BF16, 1.0);
+    for (int dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) {
+        f->p.q.dtype = f->p.k.dtype = f->p.v.dtype = f->p.o.dtype = f->p.dout.dtype = dtype;
+        const struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward"));
+        double relative = 0.0, unit = 0.0, size = 0.0;
+        for (int i = 0; i < 2000000; ++i) {
+            const double x = 1 + (double)(float)fabs(uniform(&seed) * (i % 2 ? 1.0 : 0.01));
+            const double h = ref_round(dtype, x), l = ref_round(dtype, x - h), left = fabs(x - h - l);
+            relative = fmax(relative, left / (m.p_dv.relative * x));
+            unit = fmax(unit, left / bound_half_unit_of_p(&m.p_dv, x, 1.0));
+            size = fmax(size, (fabs(h) + fabs(l)) / x / m.parts_size);
+        }
+        printf("two parts, dtype %d: share of u^2/2 %.3f, of half a unit %.3f, of the size %.4f\n", dtype, relative, unit,
+               size);
+        cr_expect(relative <= 1 && relative > 0.97 && unit <= 1 && unit > 0.97 && size <= 1 && m.parts_size > 1);
+    }
 }
 
 /* bounds.md section 8 says so, and the factor on every bound rests on it. */

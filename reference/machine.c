@@ -6,7 +6,8 @@
 #include "reference/formats.h"
 #include "reference/oracle.h"
 
-/* `parts` as recipes have it: 0 for none. Of two, the second is what the first leaves, which fp32 has exactly, rounded. */
+/* `parts` as recipes have it: 0 for none. Of two, the second is what the first leaves, which fp32 has exactly, rounded:
+ * half an ulp, which is a number of the format, or less, of which half a unit is half as much. */
 static struct ref_rounding rounding_to(int32_t dtype, int32_t parts)
 {
     if (parts == 0) return (struct ref_rounding){.overflow = INFINITY};
@@ -14,8 +15,8 @@ static struct ref_rounding rounding_to(int32_t dtype, int32_t parts)
     const double u = f->unit_roundoff;
     /* fp32 and bf16 share their least exponent, below which a unit may flush to zero. */
     const double tiny = f->min_normal <= FLT_MIN ? FLT_MIN : f->min_subnormal / 2;
-    const double left = parts == 2 ? u / (1 + u) : 1.0;
-    return (struct ref_rounding){dtype, parts, u / (1 + u) * left, parts * tiny, f->overflow, u / 2 * left, 1.0};
+    const double relative = parts == 2 ? u * u / 2 : u / (1 + u), below_one = parts == 2 ? u * u / 4 : u / 2;
+    return (struct ref_rounding){dtype, parts, relative, parts * tiny, f->overflow, below_one, 1.0};
 }
 
 struct ref_rounding ref_rounding_to_fp16(double scale)
@@ -32,6 +33,7 @@ static struct ref_machine oracle_machine(void)
     /* exp: REF_EXP_ULPS units, of 2^-52 at most; tanh and log of glibc: 2 units at most. */
     return (struct ref_machine){.accumulate = ATTEST_ACC_FP32,
                                 .parts = 1,
+                                .parts_size = 1,
                                 .most_weight = 1,
                                 .less_base = true,
                                 .u = 0x1p-53,
@@ -89,6 +91,14 @@ static int32_t parts_of(const struct attest_recipe *recipe, int32_t round)
 /* A row has at most four such deviations, of two signs: bounds.md section 9. */
 static double sigmas_of_rows(double rows) { return sqrt(2 * log(8 * fmax(rows, 1.0) / REF_FALSE_ALARM)); }
 
+/* |h| + |l| <= |x| + 2u |x| + u^2 |x|, of the coarsest of the formats that parts are made of. */
+static double size_of_parts(const struct attest_problem *p)
+{
+    double u = fmax(ref_format(p->v.dtype)->unit_roundoff, ref_format(p->q.dtype)->unit_roundoff);
+    if (p->dout.dtype != ATTEST_ABSENT) u = fmax(u, ref_format(p->dout.dtype)->unit_roundoff);
+    return (1 + u) * (1 + u);
+}
+
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
 {
     struct ref_machine m = oracle_machine();
@@ -124,6 +134,9 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.o_may_be_scaled = m.corrects_delta && can_scale_forward(p) && is_narrow(p);
     m.power = m.scales ? 8 : 0;
     m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
+    if (m.parts == 2) m.parts_size = size_of_parts(p);
+    m.rescale_log2 = recipe->rescale_log2;
+    m.most_weight = fmax(m.most_weight, ldexp(1.0, m.rescale_log2));
     m.p = rounding_to(p->v.dtype, round_p);
     if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, round_p);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);
@@ -145,7 +158,7 @@ struct ref_machine ref_forward_machine(const struct attest_problem *p, const str
     m.may_scale = can_scale && recipe->round_p == 4 && recipe->round_ds == 4 && is_narrow(p);
     m.own_sum = recipe && recipe->own_sum;
     m.power = 0;
-    if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1;
+    if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1, m.parts_size = 1;
     return m;
 }
 
@@ -182,8 +195,10 @@ struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms)
     return sum_of(m, (double)terms, (double)((terms + width - 1) / width));
 }
 
-struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span)
+struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span, int64_t heads)
 {
-    const int64_t steps = span / step_terms(m) + 2;
-    return sum_of(m, (double)(m->parts * terms), (double)(m->parts * (terms < steps ? terms : steps)));
+    const int64_t steps = heads * (span / step_terms(m) + 2);
+    struct ref_sum sum = sum_of(m, (double)(m->parts * terms), (double)(m->parts * (terms < steps ? terms : steps)));
+    sum.rel *= m->parts_size;
+    return sum;
 }

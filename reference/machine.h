@@ -46,6 +46,8 @@ struct ref_machine {
     bool o_may_be_scaled; /* delta begins with an o that may be of a forward pass that scales (bounds.md, 11.12) */
     int32_t power;       /* p in fp32 is 2^power times itself: its exponent has that added */
     int32_t parts;       /* products a term of the sums over rows */
+    double parts_size;   /* of what both parts of a number are in size, in units of it; 1 where there is one */
+    int32_t rescale_log2; /* as the recipe has it */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
     struct ref_rounding p, p_dv, p_ds, p_dq, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
@@ -67,8 +69,11 @@ struct ref_sum {
 };
 /* Over `terms` features, which begin on a step of the matrix unit. */
 struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);
-/* Over `terms` of `span` rows, some of which may be masked and so leave steps that are not full. */
-struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span);
+/* Over `terms` of `span` rows, `heads` times, some of which may be masked and so leave steps that are not full. */
+struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span, int64_t heads);
+
+/* Two relative errors, one after the other. */
+static inline double ref_both(double a, double b) { return a + b + a * b; }
 
 /* exp(x) - 1 or a little more; x >= 0. */
 static inline double ref_growth(double x) { return x <= 0.5 ? x + 0.75 * x * x : expm1(x); }
