@@ -79,7 +79,7 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     multiply_rows<T, operand<DIM>, HALF>(s[0], own_q, k[0]);
     if (group_first() == 0) named_barrier_arrive(TURN_OF_ROWS, PAIR);
     const float c = f.softmax_scale * LOG2_E;
-    const bool has_large = is_any_large(lse_2);
+    const bool has_large = is_any_large(lse_2); /* then weights wait for all scores */
     if (!m.STORES_P_LATE) {
         wait_for<1>(s[1]);
         if (!has_large) {

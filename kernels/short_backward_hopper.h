@@ -134,8 +134,8 @@ DEVICE int used_from(int used_k, int first_key, int keys)
 /* Of c, by which scores are multiplied: -1 or 1. By a shuffle, so that no register keeps it from problem to problem. */
 DEVICE float sign_of(float c) { return shfl_idx(FULL_WARP, c, 0) < 0 ? -1.0f : 1.0f; }
 
-/* A row's score, times the sign of c, of the key that weighs most, or `heaviest` of those before. Scores of keys that are
- * not in use become those of the least weight: none, 2^-inf. */
+/* A row's score, times the sign of c, of the key that weighs most, or `heaviest` of those before. Scores of keys that
+ * are not in use become those of no weight, 2^-inf. */
 template <int PARTS, int COUNT>
 DEVICE void find_heaviest(float (&heaviest)[2], float (&s)[PARTS][COUNT], float sign, int used)
 {
@@ -147,9 +147,9 @@ DEVICE void find_heaviest(float (&heaviest)[2], float (&s)[PARTS][COUNT], float 
     UNROLL for (int r = 0; r < 2; ++r) heaviest[r] = max_of_quad(heaviest[r]);
 }
 
-/* Of rows whose lse is large, from all of their scores: s less that of the heaviest key, and lse of what is left. Such a
- * difference is off by 2^-24 of itself, however large scores are, where c s of the two and an lse of their size are off
- * by 2^-24 of that. Other rows keep their bits, but for what hide() hides. */
+/* Of rows whose lse is large, from all of their scores: s less that of the heaviest key, and lse of what is left. Such
+ * a difference is off by 2^-24 of itself, however large scores are, where c s of the two and an lse of their size are
+ * off by 2^-24 of that. Other rows keep their bits, but for what hide() hides. */
 template <int PARTS, int COUNT>
 DEVICE void take_own_lse(float (&s)[PARTS][COUNT], float c, int used_k, float (&lse)[2])
 {

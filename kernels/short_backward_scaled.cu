@@ -283,9 +283,9 @@ DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, const uint1
     wgmma_commit();
 }
 
-/* Of rows whose lse is large a half of the keys comes after the other: weights of the first are those beside its heaviest
- * key, whose score takes the place of lse until it is known. s has half of a row's scores, of which `used` are of keys
- * in use. */
+/* Of rows whose lse is large. One half of the keys comes after the other, as dp of both has one place: weights of the
+ * first are those beside its own heaviest key, whose score takes the place of lse until that is known. s has half of a
+ * row's scores, of which `used` are of keys in use. */
 DEVICE void find_first_weights(half_row &s, float c, const bool (&large)[2], int used, float (&lse)[2])
 {
     const float sign = sign_of(c);
@@ -300,8 +300,8 @@ DEVICE void find_first_weights(half_row &s, float c, const bool (&large)[2], int
     find_weights(s, c, of_half);
 }
 
-/* What is left to do when the scores of the others, `s`, are known, for the weights and sums of those before and for lse;
- * s is less the score of the heaviest key of all then. */
+/* What is left to do when the scores of the others, `s`, are known: for the weights and sums of those before, and for
+ * lse. s is less the score of the heaviest key of all then. */
 DEVICE void take_own_lse(half_row &s, half_row &first, row_sums &sums, float c, const bool (&large)[2], int used,
                          float (&lse)[2])
 {
@@ -448,8 +448,8 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         const float by_ds = power(s_of.ds);
         put_rows(m, rows, s_of);
         find_factors(m, s_of, p.forward.softmax_scale);
-        const int lse_row = static_cast<int>(lane() / 4); /* in base 2, less p's power: */
-        float lse[2];
+        const int lse_row = static_cast<int>(lane() / 4);
+        float lse[2]; /* in base 2, less p's power */
         bool large[2];
         UNROLL for (int r = 0; r < 2; ++r) {
             const float given = shfl_idx(FULL_WARP, rows.lse, lse_row + 8 * r);

@@ -30,8 +30,9 @@
 #define FAR_VALUES (FEW_KEYS << 1)
 #define ODD_RESULTS (FAR_VALUES << 1)
 
-/* Scores, and so lse, of 2048 and more, of NEGATIVE of -2048, by one feature of q and k alone: what rounding lse to
- * fp32 does to all p of a row at once, 2^-13 at most, is felt where it meets delta, and the large numbers of k. */
+/* Scores, and so lse, of about 640, of NEGATIVE of -640, by one feature of q and k alone: below 2^10 in base 2, from
+ * which on rows have an lse of their own (gradients.h). What rounding lse to fp32 does to all p of a row at once, 2^-15
+ * at most, is felt where it meets delta, and the large numbers of k. */
 #define FAR_SCORES (ODD_RESULTS << 1)
 
 /* Of few rows in use, all keys are. */
@@ -339,7 +340,7 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (has(from, FAR_SCORES) && at[2] == 0 && t == T_Q) return 64;
-    if (has(from, FAR_SCORES) && at[2] == 0 && t == T_K) return has(from, NEGATIVE) ? -256 : 256;
+    if (has(from, FAR_SCORES) && at[2] == 0 && t == T_K) return has(from, NEGATIVE) ? -80 : 80;
     if (has(from, LATE_KEY) && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
     if (has(from, LATE_KEY) && at[2] == 0 && t == T_K) return at[0] % c->p.seqlen_k == 100 ? 256 : 0;
     if (has(from, FEW_KEYS) && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)
