@@ -37,7 +37,7 @@ namespace {
 
 /* A query row. */
 struct query_row {
-    float lse;     /* in base 2 */
+    row_lse lse;
     float d, dlse; /* d: the provisional delta */
 };
 
@@ -49,9 +49,9 @@ DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int
     const int64_t at = s.first_q + (exists ? row : 0);
     float d = 0;
     if (p.delta.data == nullptr) d = multiply_row(p.dout, p.forward.o, b, at, head, exists ? p.forward.head_dim_v : 0);
-    if (!exists) return {0, 0, 0};
+    if (!exists) return {};
     if (p.delta.data != nullptr) d = load_scalar(p.delta, s, b, row, head);
-    return {load_scalar(p.forward.lse, s, b, row, head) * LOG2_E, d, load_scalar(p.dlse, s, b, row, head)};
+    return {load_row_lse(p, s, b, row, head), d, load_scalar(p.dlse, s, b, row, head)};
 }
 
 /* Each lane's part of a row's sums. */
@@ -65,24 +65,31 @@ struct row_sums {
 template <typename shape>
 struct query_warp {
     own_rows<shape> q, dout;
-    float lse[shape::BLOCKS][2], offset[shape::BLOCKS][2]; /* d - dlse */
+    float lse[shape::BLOCKS][2], offset[shape::BLOCKS][2]; /* its high part; d - dlse */
+    const query_row *known;                                /* its rows, in shared memory */
+    bool has_low;                                          /* parts of lse */
     row_sums rows[shape::BLOCKS][2];
     feature_sums<shape> ds_k, p_k;
     tile_keys keys;
     int32_t first; /* its first row */
 };
 
-/* s and dp of block m to p and dx, from key `key` on. CUT: not every row sees every key. */
-template <bool CUT, typename shape>
+/* s and dp of block m to p and dx, from key `key` on. CUT: not every row sees every key. SPLIT: lse may have two parts. */
+template <bool CUT, bool SPLIT, typename shape>
 DEVICE void find_plain_gradients(query_warp<shape> &w, int m, products<shape> &p, products<shape> &ds,
                                  const interval (&keys)[2], float c, int32_t key)
 {
+    float low[2] = {};
+    UNROLL for (int half = 0; half < 2; ++half)
+        if (SPLIT) low[half] = w.known[16 * m + 8 * half + static_cast<int>(lane()) / 4].lse.low;
     UNROLL for (int n = 0; n < shape::STEP / 8; ++n)
         UNROLL for (int e = 0; e < 4; ++e) {
             const int half = e / 2;
             const bool visible = !CUT || contains(keys[half], key + 8 * n + e % 2, 1);
             float &weight = p.at[m][n][e], &dx = ds.at[m][n][e];
-            weight = visible ? exp2_f32(fma_rn(weight, c, -w.lse[m][half])) : -0.0f;
+            float y = fma_rn(weight, c, -w.lse[m][half]);
+            if (SPLIT) y = find_exponent(weight, c, w.lse[m][half]) - low[half];
+            weight = visible ? exp2_f32(y) : -0.0f;
             dx = visible ? weight * (dx - w.offset[m][half]) : 0;
             w.rows[m][half].dx += dx;
         }
@@ -103,13 +110,14 @@ DEVICE void find_gradients(query_warp<shape> &w, int m, products<shape> &p, prod
             weights[i] = p.at[m][i / 2][2 * half + i % 2];
             values[i] = ds.at[m][i / 2][2 * half + i % 2];
         }
+        const row_lse lse = w.known[16 * m + 8 * half + static_cast<int>(lane()) / 4].lse;
         dropout_bits last;
         last.eight = -1;
         ROLLED for (int i = 0; i < OF_ROW; ++i) {
             const int32_t j = key + i / 2 * 8 + i % 2;
             pair_gradient found = {-0.0f, -0.0f, 0, 0};
             if (contains(keys[half], j, 1))
-                found = find_pair_gradient(f, terms, s, row + 8 * half, j, weights[i], values[i], w.lse[m][half],
+                found = find_pair_gradient(f, terms, s, row + 8 * half, j, weights[i], values[i], lse,
                                            w.offset[m][half], last);
             const bool visible = bits_of(found.p) != bits_of(-0.0f);
             weights[i] = visible ? found.slope * found.p : -0.0f;
@@ -141,18 +149,19 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
 {
     constexpr int STEP = shape::STEP;
     if (!touches(w.keys.some, key, STEP)) return;
-    const bool is_cut = !shape::PLAIN || !contains(w.keys.all, key, STEP);
+    const bool is_cut = !shape::PLAIN || w.has_low || !contains(w.keys.all, key, STEP);
     const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
     products<shape> p, ds; /* of s and dp, first */
     multiply_rows<T, shape>(p, ds, w.q, w.dout, k, v, lanes);
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
         if (!is_cut) {
-            find_plain_gradients<false, shape>(w, m, p, ds, {}, terms.c, lane_key);
+            find_plain_gradients<false, false, shape>(w, m, p, ds, {}, terms.c, lane_key);
             continue;
         }
         const int32_t row = w.first + 16 * m + static_cast<int>(lane()) / 4;
         const interval keys[2] = {keys_of_row(f, s, row), keys_of_row(f, s, row + 8)};
-        if (shape::PLAIN) find_plain_gradients<true, shape>(w, m, p, ds, keys, terms.c, lane_key);
+        if (shape::PLAIN && w.has_low) find_plain_gradients<true, true, shape>(w, m, p, ds, keys, terms.c, lane_key);
+        else if (shape::PLAIN) find_plain_gradients<true, false, shape>(w, m, p, ds, keys, terms.c, lane_key);
         else find_gradients<shape>(w, m, p, ds, keys, f, s, terms, row, lane_key);
     }
     weights<shape> w_p, w_ds;
@@ -217,8 +226,9 @@ DEVICE void finish_query_row(const backward_params &p, const sequence &s, const 
     if (place.first_x != 0 || lane() % 4 != 0 || row >= s.used_q) return;
     const row_terms terms = terms_of(p, s, place.b, place.head);
     terms.delta[row] = found.delta;
-    terms.lse[row] = known.lse;
     terms.offset[row] = found.delta - known.dlse;
+    if (!shape::PLAIN || is_large(known.lse.high)) return write_row_lse(terms, row, known.lse);
+    terms.lse[row] = known.lse.high; /* nobody asks for the rest */
 }
 
 /* The next tile of keys from `key` on that masks of bytes do not hide from all rows; `last` if there is none. */
@@ -253,9 +263,126 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
             const query_row &row = known[16 * m + 8 * half + g];
-            w.lse[m][half] = row.lse, w.offset[m][half] = row.d - row.dlse;
+            w.lse[m][half] = row.lse.high, w.offset[m][half] = row.d - row.dlse;
             w.rows[m][half] = {};
         }
+    w.known = known, w.has_low = false;
+}
+
+/* ---- rows whose lse is large ------------------------------------------------------------------------------------- */
+
+/* Whether one of the warp's rows needs an lse of its own. */
+template <typename shape>
+DEVICE bool has_own_lse(const query_warp<shape> &w, const backward_params &p)
+{
+    bool out = false;
+    ROLLED for (int r = static_cast<int>(lane()) / 4; r < shape::WARP_ROWS; r += 8)
+        out |= needs_own_lse(p, w.known[r].lse);
+    return ballot(FULL_WARP, out) != 0;
+}
+
+/* What a lane has of each row: its largest score, then its sum of 2^(y - m). */
+template <typename shape>
+struct score_numbers {
+    float at[shape::BLOCKS][2];
+    bool is_sum;
+};
+
+/* y = c dot. m: of the row, once that is known. */
+DEVICE void add_score(float &number, bool is_sum, float dot, float c, float m)
+{
+    number = is_sum ? number + exp2_f32(find_exponent(dot, c, m)) : max_f32(number, dot * c);
+}
+
+/* Those of STEP keys. Scores that are not plain take turns, as in find_gradients. */
+template <typename T, typename shape>
+DEVICE void add_scores(score_numbers<shape> &to, query_warp<shape> &w, const forward_params &f, const sequence &s,
+                       const score_terms &terms, const lane_offsets &lanes, const uint16_t *k, int32_t key)
+{
+    constexpr int OF_ROW = shape::STEP / 4;
+    if (!touches(w.keys.some, key, shape::STEP)) return;
+    products<shape> dots;
+    clear<shape>(dots);
+    UNROLL for (int x = 0; x < shape::DIM; x += 16) multiply_features<T, shape>(dots, w.q, k, lanes, x);
+    key += static_cast<int>(lane()) % 4 * 2;
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int r = 16 * m + 8 * half + static_cast<int>(lane()) / 4;
+            const interval keys = keys_of_row(f, s, w.first + r);
+            const row_lse lse = w.known[r].lse;
+            if constexpr (shape::PLAIN) {
+                UNROLL for (int i = 0; i < OF_ROW; ++i)
+                    if (contains(keys, key + i / 2 * 8 + i % 2, 1))
+                        add_score(to.at[m][half], to.is_sum, dots.at[m][i / 2][2 * half + i % 2], terms.c, lse.high);
+            } else {
+                float own[OF_ROW];
+                UNROLL for (int i = 0; i < OF_ROW; ++i) own[i] = dots.at[m][i / 2][2 * half + i % 2];
+                ROLLED for (int i = 0; i < OF_ROW; ++i) {
+                    const int32_t j = key + i / 2 * 8 + i % 2;
+                    if (!contains(keys, j, 1)) continue;
+                    const score found = find_score(f, terms.rule, s, w.first + r, j, own[i], lse.reference);
+                    if (found.visible) add_score(to.at[m][half], to.is_sum, found.y, terms.c, lse.high);
+                }
+            }
+        }
+}
+
+/* Finds lse of the CTA's rows that need their own, in two passes over their keys: m, then the sum of 2^(y - m), the sink
+ * in both. It is rare: tiles do not overlap, and those that masks of bytes hide are read. k: room for a tile. */
+template <typename T, typename shape>
+DEVICE void find_own_lse(query_warp<shape> &w, const backward_params &p, const sequence &s, const cta_place &place,
+                         const score_terms &terms, const lane_offsets &lanes, query_row *known, interval keys,
+                         uint16_t *k)
+{
+    constexpr int DIM = shape::DIM, TILE = shape::TILE;
+    const forward_params &f = p.forward;
+    const int g = static_cast<int>(lane()) / 4, t = static_cast<int>(lane()) % 4;
+    bool is_own[shape::BLOCKS][2];
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int r = 16 * m + 8 * half + g;
+            float largest = -infinity_f32();
+            is_own[m][half] = needs_own_lse(p, known[r].lse);
+            if (!shape::PLAIN && is_own[m][half] && f.bias.data != nullptr)
+                largest = largest_bias(f, terms.rule, s, w.first + r, t, 4);
+            const float sink = f.sink != nullptr ? f.sink[place.head] : -infinity_f32();
+            const float reference = reference_of_row(max_of_quad(largest), sink);
+            sync_warp(FULL_WARP); /* all four lanes have read the row */
+            if (is_own[m][half] && t == 0 && f.bias.data != nullptr) known[r].lse.reference = reference;
+        }
+    sync_warp(FULL_WARP);
+    score_numbers<shape> numbers = {};
+    ROLLED for (int pass = 0; pass < 2; ++pass) {
+        numbers.is_sum = pass == 1;
+        UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+            UNROLL for (int half = 0; half < 2; ++half) numbers.at[m][half] = pass == 1 ? 0 : -infinity_f32();
+        for (int32_t key = keys.first / TILE * TILE; key < keys.last; key += TILE) {
+            sync_threads(); /* the tile is free */
+            load_tile<TILE, DIM, THREADS>(k, f.k, place.b, s.first_k + key, keys.last - key, place.head / f.group,
+                                          f.head_dim);
+            cp_async_wait_all();
+            sync_threads(); /* it is complete */
+            ROLLED for (int j = 0; j < TILE; j += shape::STEP)
+                add_scores<T, shape>(numbers, w, f, s, terms, lanes, k + j * DIM, key + j);
+        }
+        UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+            UNROLL for (int half = 0; half < 2; ++half) {
+                row_lse &of_row = known[16 * m + 8 * half + g].lse;
+                row_lse lse = of_row;
+                const float number = numbers.at[m][half], max = max_of_quad(number), sum = sum_of_quad(number);
+                float sink = -infinity_f32();
+                if (f.sink != nullptr) sink = (f.sink[place.head] - lse.reference) * LOG2_E;
+                if (is_own[m][half] && pass == 0) lse.high = max_f32(max, sink);
+                if (is_own[m][half] && pass == 1)
+                    lse = split_lse(lse.high, sum + exp2_f32(sink - lse.high), lse.reference);
+                sync_warp(FULL_WARP); /* all four lanes have read the row */
+                if (t == 0) of_row = lse;
+                w.lse[m][half] = lse.high;
+                w.has_low |= ballot(FULL_WARP, pass == 1 && lse.low != 0) != 0;
+            }
+        sync_warp(FULL_WARP);
+    }
+    sync_threads(); /* the tile is free */
 }
 
 /* dq from sums, through shared memory of the warp. */
@@ -284,7 +411,7 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + OWN * DIM;
     uint16_t *const stages = dout + OWN * DIM; /* k and v, k and v */
     query_row *const known = reinterpret_cast<query_row *>(q + shape::NUMBERS);
-    uint32_t *const votes = reinterpret_cast<uint32_t *>(known + OWN);
+    uint32_t *const votes = reinterpret_cast<uint32_t *>(known + OWN), *const own_votes = votes + WARPS;
 
     cta_place place;
     if (!find_place<shape>(f.batch, f.num_heads_q, place)) return;
@@ -313,6 +440,14 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     query_warp<shape> w;
     w.q.rows = q + warp_row * DIM, w.dout.rows = dout + warp_row * DIM;
     begin_query_warp<shape>(w, p, s, place, tile_row + warp_row, known + warp_row);
+    const bool has_own = has_own_lse<shape>(w, p);
+    if (lane() == 0) own_votes[warp()] = has_own;
+    cp_async_wait_all();
+    sync_threads(); /* the votes are there, q and dout are complete */
+    uint32_t is_asked = 0;
+    for (int n = 0; n < WARPS; ++n) is_asked |= own_votes[n];
+    if (is_asked != 0 && key < keys.last)
+        find_own_lse<T, shape>(w, p, s, place, terms, lanes, known + warp_row, keys, stages + 2 * TILE * DIM);
     for (int stage = 0; key < keys.last; stage ^= 1) {
         const int32_t next = next_keys<shape>(f, terms.rule, s, tile_row, rows, key + TILE, keys.last, votes);
         cp_async_wait_all();
@@ -343,11 +478,12 @@ struct key_warp {
 struct query_rows {
     const uint16_t *q, *dout;
     const float *lse, *offset;
+    const float *low, *reference; /* of lse; NULL where scores are plain, but of rows of a large lse the first */
     int32_t first;
 };
 
-/* s and dp of block m to p and ds. CUT: not every key is seen by every row. */
-template <bool CUT, typename shape>
+/* s and dp of block m to p and ds. CUT: not every key is seen by every row. SPLIT: lse may have two parts. */
+template <bool CUT, bool SPLIT, typename shape>
 DEVICE void find_plain_gradients(int m, products<shape> &p, products<shape> &ds, const query_rows &rows,
                                  const interval (&seen_by)[2], float c)
 {
@@ -356,7 +492,9 @@ DEVICE void find_plain_gradients(int m, products<shape> &p, products<shape> &ds,
             const int at = 8 * n + static_cast<int>(lane()) % 4 * 2 + e % 2;
             const bool visible = !CUT || contains(seen_by[e / 2], rows.first + at, 1);
             float &weight = p.at[m][n][e], &dx = ds.at[m][n][e];
-            weight = visible ? exp2_f32(fma_rn(weight, c, -rows.lse[at])) : -0.0f;
+            float y = fma_rn(weight, c, -rows.lse[at]);
+            if (SPLIT && visible && is_large(rows.lse[at])) y = find_exponent(weight, c, rows.lse[at]) - rows.low[at];
+            weight = visible ? exp2_f32(y) : -0.0f;
             dx = visible ? weight * (dx - rows.offset[at]) : 0;
         }
 }
@@ -377,7 +515,7 @@ DEVICE void find_gradients(int m, products<shape> &p, products<shape> &ds, const
         last.eight = -1;
         if (contains(half == 0 ? seen_by[0] : seen_by[1], rows.first + at, 1))
             found = find_pair_gradient(f, terms, s, rows.first + at, key + 8 * half, weights[i], values[i],
-                                       rows.lse[at], rows.offset[at], last);
+                                       {rows.lse[at], rows.low[at], rows.reference[at]}, rows.offset[at], last);
         weights[i] = found.kept;
         values[i] = found.dx * found.slope;
     }
@@ -391,17 +529,19 @@ DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequ
 {
     constexpr int STEP = shape::STEP;
     if (!touches(w.some, rows.first, STEP)) return;
-    const bool is_cut = !shape::PLAIN || !contains(w.all, rows.first, STEP);
+    const bool is_cut = !shape::PLAIN || rows.low != nullptr || !contains(w.all, rows.first, STEP);
     products<shape> p, ds; /* of s and dp, first */
     multiply_rows<T, shape>(p, ds, w.k, w.v, rows.q, rows.dout, lanes);
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
         if (!is_cut) {
-            find_plain_gradients<false, shape>(m, p, ds, rows, {}, terms.c);
+            find_plain_gradients<false, false, shape>(m, p, ds, rows, {}, terms.c);
             continue;
         }
         const int32_t key = w.first + 16 * m + static_cast<int>(lane()) / 4;
         const interval seen_by[2] = {rows_of_key(f, s, key), rows_of_key(f, s, key + 8)};
-        if (shape::PLAIN) find_plain_gradients<true, shape>(m, p, ds, rows, seen_by, terms.c);
+        if (shape::PLAIN && rows.low != nullptr)
+            find_plain_gradients<true, true, shape>(m, p, ds, rows, seen_by, terms.c);
+        else if (shape::PLAIN) find_plain_gradients<true, false, shape>(m, p, ds, rows, seen_by, terms.c);
         else find_gradients<shape>(m, p, ds, rows, seen_by, f, s, terms, key);
     }
     weights<shape> w_p, w_ds;
@@ -435,6 +575,16 @@ DEVICE query_tile next_queries(const forward_params &p, const sequence &s, const
         sync_threads(); /* the votes are free */
         if (!hidden) return at;
     }
+}
+
+/* Low parts of lse of the rows of a tile from `row` on, where one of these is large: in the workspace. */
+template <typename shape>
+DEVICE const float *find_low(const float *lse, const row_terms &terms, int32_t row)
+{
+    bool has_large = false;
+    UNROLL for (int r = 0; r < shape::TILE; r += 32)
+        if (r + static_cast<int>(lane()) < shape::TILE) has_large |= is_large(lse[r + lane()]);
+    return ballot(FULL_WARP, has_large) != 0 ? terms.lse_low + row : nullptr;
 }
 
 template <typename shape>
@@ -472,8 +622,8 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     DYNAMIC_SHARED(shared, 16);
     uint16_t *const k = reinterpret_cast<uint16_t *>(shared), *const v = k + OWN * DIM;
     uint16_t *const stages = v + OWN * DIM; /* q and dout, q and dout */
-    float *const stage_terms = reinterpret_cast<float *>(k + shape::NUMBERS); /* lse and offset, lse and offset */
-    uint32_t *const votes = reinterpret_cast<uint32_t *>(stage_terms + 4 * TILE);
+    float *const stage_terms = reinterpret_cast<float *>(k + shape::NUMBERS);
+    uint32_t *const votes = reinterpret_cast<uint32_t *>(stage_terms + 2 * shape::STAGE_TERMS);
 
     cta_place place;
     if (!find_place<shape>(f.batch, f.num_heads_q / f.group, place)) return;
@@ -492,8 +642,11 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         load_tile<TILE, DIM, THREADS>(q, f.q, b, s.first_q + at.row, count, head, f.head_dim);
         load_tile<TILE, DIM, THREADS>(q + TILE * DIM, p.dout, b, s.first_q + at.row, count, head, f.head_dim_v);
         const row_terms from = terms_of(p, s, b, head);
-        const float *const term = (n < TILE ? from.lse : from.offset) + (r < count ? at.row + r : 0);
-        if (n < 2 * TILE) cp_async_4(&stage_terms[stage * 2 * TILE + n], term, r < count);
+        const int64_t row = r < count ? at.row + r : 0;
+        float *const to = &stage_terms[stage * shape::STAGE_TERMS + n];
+        if (n < 2 * TILE) cp_async_4(to, (n < TILE ? from.lse : from.offset) + row, r < count);
+        if (!shape::PLAIN && n < 2 * TILE)
+            cp_async_4(to + 2 * TILE, (n < TILE ? from.lse_low : from.reference) + row, r < count);
     };
     query_tile at = {f.group, 0};
     if (rows.first < rows.last)
@@ -518,11 +671,14 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         sync_threads(); /* this stage is complete, the other one is free */
         if (next.head < f.group) load(stage ^ 1, next);
         const uint16_t *const q = stages + stage * 2 * TILE * DIM, *const dout = q + TILE * DIM;
-        const float *const lse = stage_terms + stage * 2 * TILE, *const offset = lse + TILE;
+        const float *const lse = stage_terms + stage * shape::STAGE_TERMS, *const offset = lse + TILE;
+        const float *low = offset + TILE, *const reference = low + TILE;
+        if (shape::PLAIN) low = find_low<shape>(lse, terms_of(p, s, b, place.head * f.group + at.head), at.row);
         const score_terms terms = find_score_terms<shape::PLAIN>(f, b, place.head * f.group + at.head);
         ROLLED for (int r = 0; r < TILE; r += shape::STEP)
             take_queries<T, shape>(w, f, s, terms, lanes,
-                                   {q + r * DIM, dout + r * DIM, lse + r, offset + r, at.row + r}, place.first_x);
+                                   {q + r * DIM, dout + r * DIM, lse + r, offset + r,
+                                    low != nullptr ? low + r : nullptr, reference + r, at.row + r}, place.first_x);
         at = next;
     }
     sync_threads(); /* the tiles are free */
@@ -576,11 +732,10 @@ int launch_scores(const backward_params &p, void *stream)
 
 extern "C" int KERNEL_SYMBOL(backward)(const struct backward_params *p, void *stream)
 {
-    const float *const delta = static_cast<const float *>(p->workspace);
     int code = 0;
     if (p->forward.batch > 0)
         code = p->forward.q.dtype == ATTEST_FP16 ? launch_scores<f16>(*p, stream) : launch_scores<bf16>(*p, stream);
-    if (code == 0) code = KERNEL_SYMBOL(dbias)(p, delta, stream);
-    if (code == 0) code = KERNEL_SYMBOL(dsink)(p, delta, stream);
+    if (code == 0) code = KERNEL_SYMBOL(dbias)(p, stream);
+    if (code == 0) code = KERNEL_SYMBOL(dsink)(p, stream);
     return code;
 }

@@ -28,26 +28,11 @@ struct backward_shape {
     static constexpr int STEP = PLAIN && (DIM == 64 || (DIM == 128 && !KEYS)) ? 32 : 16; /* and at a time */
     static constexpr int FEATURES = DIM <= 128 ? DIM : 128, PARTS = DIM / FEATURES;
     /* In shared memory: two tiles of its rows, two stages of two tiles of the others, fp32 terms of rows, votes. */
-    static constexpr int NUMBERS = (2 * OWN + 4 * TILE) * DIM, TERMS = KEYS ? 4 * TILE : 3 * OWN;
+    static constexpr int STAGE_TERMS = (PLAIN ? 2 : 4) * TILE; /* lse and offset of rows, their low part and reference */
+    static constexpr int NUMBERS = (2 * OWN + 4 * TILE) * DIM, TERMS = KEYS ? 2 * STAGE_TERMS : 5 * OWN;
     static constexpr size_t SHARED_BYTES =
-        NUMBERS * sizeof(uint16_t) + TERMS * sizeof(float) + WARPS * sizeof(uint32_t);
+        NUMBERS * sizeof(uint16_t) + TERMS * sizeof(float) + 2 * WARPS * sizeof(uint32_t);
 };
-
-/* ---- the workspace ----------------------------------------------------------------------------------------------- */
-
-/* Of the query rows of one head: delta, and what p and dx take of it. Three arrays as delta_at has them. */
-struct row_terms {
-    float *delta;  /* corrected */
-    float *lse;    /* in base 2 */
-    float *offset; /* delta - dlse */
-};
-
-DEVICE row_terms terms_of(const backward_params &p, const sequence &s, int64_t b, int64_t head)
-{
-    const int64_t all = p.forward.num_heads_q * p.forward.rows_q;
-    float *const first = static_cast<float *>(p.workspace) + delta_at(p.forward, s, b, 0, head);
-    return {first, first + all, first + 2 * all};
-}
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
@@ -79,13 +64,13 @@ struct pair_gradient {
 
 /* dot = q . k, dp = dout . v. `last` as is_kept has it. */
 DEVICE pair_gradient find_pair_gradient(const forward_params &p, const score_terms &terms, const sequence &s,
-                                        int32_t row, int32_t key, float dot, float dp, float lse, float offset,
+                                        int32_t row, int32_t key, float dot, float dp, const row_lse &lse, float offset,
                                         dropout_bits &last)
 {
-    const score found = find_score(p, terms.rule, s, row, key, dot);
+    const score found = find_score(p, terms.rule, s, row, key, dot, lse.reference);
     if (!found.visible) return {-0.0f, -0.0f, 0, 0};
     const bool is_dropped = !is_kept(p, terms.rule, row, key, last);
-    const float weight = exp2_f32(fma_rn(found.y, terms.c, -lse));
+    const float weight = exp2_f32(find_exponent(found.y, terms.c, lse.high) - lse.low);
     const float value = is_dropped ? 0 * dp : p.dropout_multiplier * dp; /* a NaN of v is felt all the same */
     return {weight, is_dropped ? 0 * weight : weight, weight * (value - offset), found.slope};
 }

@@ -66,7 +66,8 @@ struct head_terms {
     int64_t head;
     float *weights, *ds; /* of the head */
     float *p;            /* times the slope */
-    float lse, dlse;     /* lse in base 2 */
+    row_lse lse;
+    float dlse;
 };
 
 /* q . k to ds and dout . v to weights, of the warp's keys; k to shared memory, if it is kept. */
@@ -103,6 +104,45 @@ struct key_terms {
     bool is_hidden, is_peaked;
 };
 
+/* The largest of what warps of a team have, or the sum. */
+DEVICE float join_numbers(float (&parts)[WARPS], const team &t, float number, bool is_sum)
+{
+    if (t.warps == 1) return number;
+    sync_threads(); /* the parts are free */
+    if (lane() == 0) parts[t.rank] = number;
+    sync_threads();
+    float all = parts[0];
+    UNROLL for (int w = 1; w < WARPS; ++w) all = is_sum ? all + parts[w] : max_f32(all, parts[w]);
+    return all;
+}
+
+/* lse of a row that needs its own, from q . k of its keys: m, then the sum of 2^(y - m). All of a team call it. */
+template <int DIM, bool PLAIN>
+DEVICE row_lse find_own_lse(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
+                            const team_keys &keys, const team &t, float (&parts)[WARPS])
+{
+    const forward_params &f = p.forward;
+    const score_rule rule = PLAIN ? score_rule{} : find_score_rule(f, b, h.head);
+    const float scale = f.softmax_scale * LOG2_E;
+    const int thread = static_cast<int>(lane());
+    row_lse lse = {};
+    if (!PLAIN && rule.bias != nullptr)
+        lse.reference = reference_of_row(max_of_warp(largest_bias(f, rule, s, 0, thread, 32)), -infinity_f32());
+    ROLLED for (int pass = 0; pass < 2; ++pass) {
+        float number = pass == 1 ? 0 : -infinity_f32();
+        ROLLED for (int i = thread; own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
+            const int32_t key = own_key<DIM>(keys, i);
+            score found = {PLAIN ? h.ds[key] * scale : 0, 1, PLAIN};
+            if (!PLAIN && key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key], lse.reference);
+            if (found.visible)
+                number = pass == 1 ? number + exp2_f32(found.y - lse.high) : max_f32(number, found.y);
+        }
+        number = join_numbers(parts, t, pass == 1 ? sum_of_warp(number) : max_of_warp(number), pass == 1);
+        lse = pass == 1 ? split_lse(lse.high, number, lse.reference) : row_lse{number, 0, lse.reference};
+    }
+    return lse;
+}
+
 /* Those to dp, m p and p times its slope, of the keys of a lane. */
 template <int DIM, bool PLAIN>
 DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
@@ -116,13 +156,13 @@ DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const
     ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
         const int32_t key = own_key<DIM>(keys, i);
         score found = {PLAIN ? h.ds[key] * scale : 0, 1, PLAIN};
-        if (!PLAIN && key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key]);
+        if (!PLAIN && key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key], h.lse.reference);
         if (!found.visible) {
             h.weights[key] = float_of(HIDDEN);
             terms.is_hidden = true;
             continue;
         }
-        const float weight = exp2_f32(found.y - h.lse);
+        const float weight = exp2_f32(found.y - h.lse.high - h.lse.low);
         const float kept = PLAIN ? 1 : f.dropout_multiplier;
         const float multiplier = PLAIN || is_kept(f, rule, 0, key, bits) ? kept : 0; /* its NaN is felt */
         const float dp = multiplier * h.weights[key];
@@ -288,10 +328,11 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void cls_backward_kernel(const backward_para
         load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, head, f.head_dim));
         load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, head, f.head_dim_v));
         float *const weights = memory.weights + n * sizes.room;
-        const head_terms h = {head, weights, memory.ds + n * sizes.room, PLAIN ? weights : memory.p,
-                              load_scalar(f.lse, s, b, 0, head) * LOG2_E, load_scalar(p.dlse, s, b, 0, head)};
+        head_terms h = {head, weights, memory.ds + n * sizes.room, PLAIN ? weights : memory.p,
+                        load_row_lse(p, s, b, 0, head), load_scalar(p.dlse, s, b, 0, head)};
         const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
         find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
+        if (needs_own_lse(p, h.lse)) h.lse = find_own_lse<DIM, PLAIN>(p, s, h, b, keys, t, sums.rest);
         const key_terms terms = find_weights<DIM, PLAIN>(p, s, h, b, keys);
         is_hidden = !PLAIN && ballot(FULL_WARP, terms.is_hidden) != 0;
         float sum_p = sum_of_warp(terms.p), sum_p_dp = sum_of_warp(terms.p_dp);

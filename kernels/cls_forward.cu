@@ -7,7 +7,7 @@
  *
  * Grid    x: batch * num_heads_q items, one a warp where all sequences are short, else one a CTA
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: cls.h
- * Shared  5 to 7 KB: scores, and what warps tell one another
+ * Shared  5 to 9 KB: scores, and what warps tell one another
  * Phases  dot products of k; scores, their maximum, weights: a lane a key; o += p v; write. Where scores are plain and
  *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v;
  *         of whole problems of few keys, which have a kernel of their own, from registers to registers
@@ -27,10 +27,16 @@ constexpr int ALONE = 8192 / DIM;
 template <int DIM>
 constexpr bool STREAMS = DIM <= 64;
 
-/* Scores by key, then weights: of one item, or of one a warp. The rest is of teams of four. */
+/* Keys of all items of a CTA. */
 template <int DIM>
+constexpr int CTA_KEYS = WARPS * ALONE<DIM> > MOST_KEYS ? WARPS * ALONE<DIM> : MOST_KEYS;
+
+/* Scores by key, then weights: of one item, or of one a warp; where scores are not plain dot products, and scores
+ * beside them. The rest is of teams of four. */
+template <int DIM, bool PLAIN>
 struct shared_numbers {
-    float scores[WARPS * ALONE<DIM> > MOST_KEYS ? WARPS * ALONE<DIM> : MOST_KEYS];
+    float scores[CTA_KEYS<DIM>];
+    float dots[PLAIN ? 1 : CTA_KEYS<DIM>];
     row_parts<DIM> o;
     float max[WARPS], sum[WARPS];
     uint32_t any[WARPS]; /* not 0: a key was visible */
@@ -56,15 +62,17 @@ DEVICE void clear_rows(const forward_params &p, const sequence &s, const team &t
     }
 }
 
-/* What warps find out about their keys: the largest score, the sum of weights relative to it, whether one is seen. */
+/* What warps find out about their keys: the largest score, the sum of weights relative to it, whether one is seen; and
+ * what the row's biases are taken less. */
 struct row_terms {
     float max, sum;
     uint32_t any;
+    float reference;
 };
 
 /* Max and any of the row, from those of its team; barrier for all. */
-template <int DIM>
-DEVICE void join_maxima(shared_numbers<DIM> &shared, const team &t, row_terms &terms)
+template <int DIM, bool PLAIN>
+DEVICE void join_maxima(shared_numbers<DIM, PLAIN> &shared, const team &t, row_terms &terms)
 {
     if (t.warps == 1) return;
     if (lane() == 0) shared.max[t.rank] = terms.max, shared.any[t.rank] = terms.any;
@@ -75,19 +83,19 @@ DEVICE void join_maxima(shared_numbers<DIM> &shared, const team &t, row_terms &t
 
 DEVICE float reference_of(float max) { return max == -infinity_f32() ? 0 : max; } /* against -inf - -inf */
 
-/* Dot products to weights, of the keys of a warp. */
+/* Dot products to scores, of the keys of a warp, biases less the reference: the row's maximum and any, the sink in it, and
+ * which keys are visible. Bit n: key lane + 32 n of the warp's own. Barrier for all. */
 template <int DIM>
-DEVICE row_terms find_weights(shared_numbers<DIM> &shared, float *scores, const forward_params &p, const sequence &s,
-                              const team &t, const team_keys &keys, int64_t b, int64_t head, float sink)
+DEVICE uint32_t find_scores(shared_numbers<DIM, false> &shared, float *scores, const float *dots, row_terms &terms,
+                            const forward_params &p, const sequence &s, const score_rule &rule, const team &t,
+                            const team_keys &keys, float sink)
 {
-    const int32_t last = keys.seen.last;
-    const score_rule rule = find_score_rule(p, b, head);
-    row_terms terms = {-infinity_f32(), 0, 0};
-    uint32_t seen = 0; /* bit n: key lane + 32 n of the warp's own is visible */
-    ROLLED for (int n = 0; own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n) < last; ++n) {
+    uint32_t seen = 0;
+    terms.max = -infinity_f32();
+    ROLLED for (int n = 0; own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n) < keys.seen.last; ++n) {
         const int32_t key = own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n);
         if (key < keys.seen.first) continue;
-        const score found = find_score(p, rule, s, 0, key, scores[key]);
+        const score found = find_score(p, rule, s, 0, key, dots[key], terms.reference);
         if (!found.visible) continue;
         seen |= 1u << n;
         scores[key] = found.y;
@@ -96,10 +104,31 @@ DEVICE row_terms find_weights(shared_numbers<DIM> &shared, float *scores, const 
     terms.max = max_of_warp(terms.max);
     terms.any = ballot(FULL_WARP, seen != 0);
     join_maxima(shared, t, terms);
-    terms.max = max_f32(terms.max, sink * LOG2_E); /* a key of v = 0 */
+    terms.max = max_f32(terms.max, (sink - terms.reference) * LOG2_E); /* a key of v = 0 */
+    return seen;
+}
+
+/* Dot products to weights, of the keys of a warp. */
+template <int DIM>
+DEVICE row_terms find_weights(shared_numbers<DIM, false> &shared, float *scores, const float *dots,
+                              const forward_params &p, const sequence &s, const team &t, const team_keys &keys,
+                              int64_t b, int64_t head, float sink)
+{
+    const score_rule rule = find_score_rule(p, b, head);
+    row_terms terms = {};
+    uint32_t seen = 0;
+    ROLLED for (bool is_done = false; !is_done;) {
+        seen = find_scores<DIM>(shared, scores, dots, terms, p, s, rule, t, keys, sink);
+        is_done = true;
+        if (rule.bias == nullptr || terms.reference != 0 || !is_large(terms.max)) continue;
+        const int thread = static_cast<int>(lane());
+        terms.reference = reference_of_row(max_of_warp(largest_bias(p, rule, s, 0, thread, 32)), sink);
+        is_done = terms.reference == 0;
+        if (t.warps > 1) sync_threads(); /* all have read the maxima */
+    }
     const float reference = reference_of(terms.max);
     dropout_bits bits = {-1, {}};
-    ROLLED for (int n = 0; own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n) < last; ++n) {
+    ROLLED for (int n = 0; own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n) < keys.seen.last; ++n) {
         const int32_t key = own_key<DIM>(keys, static_cast<int>(lane()) + 32 * n);
         float weight = float_of(HIDDEN);
         if ((seen >> n & 1) != 0) {
@@ -122,7 +151,8 @@ constexpr int CTAS = PLAIN ? 6 : 5;
 template <typename T, int DIM, bool PLAIN>
 KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
 {
-    STATIC_SHARED(shared_numbers<DIM>, shared);
+    using numbers = shared_numbers<DIM, PLAIN>;
+    STATIC_SHARED(numbers, shared);
     const uint32_t item = find_item(p, ALONE<DIM>), b = quotient(item, p.by_heads_q);
     if (b >= static_cast<uint32_t>(p.batch)) return;
     const uint32_t head = item - b * p.by_heads_q.by, head_kv = quotient(head, p.by_group);
@@ -136,7 +166,8 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
     const lane_rows v = rows_of<DIM>(p.v, b, s.first_k, head_kv, p.head_dim_v);
     const team_keys keys = PLAIN ? all_keys<DIM>(s, t) : find_keys<DIM>(p, s, t);
     const int32_t last = keys.seen.last;
-    float *const scores = shared.scores + (is_packed(p, ALONE<DIM>) ? warp() * ALONE<DIM> : 0);
+    const unsigned first = is_packed(p, ALONE<DIM>) ? warp() * ALONE<DIM> : 0;
+    float *const scores = shared.scores + first, *const products = PLAIN ? scores : shared.dots + first;
 
     chunk now[UNROLLED], next[UNROLLED];
     load_block<DIM, STREAMS<DIM>>(next, k, keys.own, last);
@@ -144,7 +175,7 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
     load_row<T>(q, rows_of<DIM>(p.q, b, s.first_q, head, p.head_dim));
 
     const float scale = p.softmax_scale * LOG2_E;
-    row_terms terms = {-infinity_f32(), 0, last > 0};
+    row_terms terms = {-infinity_f32(), 0, last > 0, 0};
     for (int32_t key = keys.own; key < last; key += keys.step) {
         UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
         if (key + keys.step < last) load_block<DIM, STREAMS<DIM>>(next, k, key + keys.step, last);
@@ -155,18 +186,18 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
         const int32_t row = first_row<DIM>(key) + first_sum<DIM, UNROLLED>() * ROWS<DIM>;
         if (PLAIN) dots[0] *= scale;
         if (row < last) {
-            if (lane() % LANES<DIM> < UNROLLED) scores[row] = dots[0];
+            if (lane() % LANES<DIM> < UNROLLED) products[row] = dots[0];
             if (PLAIN) terms.max = max_f32(terms.max, dots[0]); /* passes a NaN by */
         }
     }
     sync_warp(FULL_WARP);
 
     const float sink = !PLAIN && p.sink != nullptr ? p.sink[head] : -infinity_f32();
-    if (PLAIN) {
+    if constexpr (PLAIN) {
         terms.max = max_of_warp(terms.max);
         join_maxima(shared, t, terms);
     } else {
-        terms = find_weights(shared, scores, p, s, t, keys, b, head, sink);
+        terms = find_weights<DIM>(shared, scores, products, p, s, t, keys, b, head, sink);
     }
     const float reference = reference_of(terms.max);
 
@@ -199,13 +230,14 @@ KERNEL(THREADS, CTAS<PLAIN>) void cls_forward_kernel(const forward_params p)
     }
 
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, the sink) where no key is seen. */
-    if (!PLAIN) terms.sum += weight_of(sink * LOG2_E, reference);
+    if (!PLAIN) terms.sum += weight_of((sink - terms.reference) * LOG2_E, reference);
     const float factor = div_rn(PLAIN ? 1 : p.dropout_multiplier, terms.sum);
     UNROLL for (int n = 0; n < 8; ++n) o[n] = terms.any == 0 ? 0 : o[n] * factor;
     if (lane() < LANES<DIM>) store_row<T>(rows_of<DIM>(p.o, b, s.first_q, head, p.head_dim_v), 0, o);
-    if (p.lse.data != nullptr && lane() == 0)
-        store_feature(row_of(p.lse, b, s.first_q, head, 1), 0,
-                      terms.any == 0 ? sink : (terms.max + log2_f32(terms.sum)) * LN_2);
+    float lse = (terms.max + log2_f32(terms.sum)) * LN_2;
+    if (!PLAIN) lse += terms.reference;
+    if (terms.any == 0) lse = sink;
+    if (p.lse.data != nullptr && lane() == 0) store_feature(row_of(p.lse, b, s.first_q, head, 1), 0, lse);
 }
 
 /* ---- whole problems ---------------------------------------------------------------------------------------------- */

@@ -43,7 +43,7 @@ struct shared_tiles {
 
 /* sum[i][c] += dx of the rows and keys of one tile. */
 DEVICE void add_tile(float (&sum)[ROWS][KEYS], shared_tiles &shared, const backward_params &p, const query_head &h,
-                     const float *delta, int32_t row, int32_t key)
+                     int32_t row, int32_t key)
 {
     const forward_params &f = p.forward;
     const int rows = h.s.used_q - row < TILE_A ? h.s.used_q - row : TILE_A;
@@ -54,7 +54,7 @@ DEVICE void add_tile(float (&sum)[ROWS][KEYS], shared_tiles &shared, const backw
     find_dots(shared.dx, shared.dout_v, shared.rows, p, h, row, rows, key, keys);
     ROLLED for (int i = 0; i < ROWS; ++i) {
         const int32_t r = row + row_of_thread() + i;
-        const row_state state = load_row_state(p, h.s, h.b, r, h.head, delta);
+        const row_state state = load_row_state(p, h.s, h.b, r, h.head);
         ROLLED for (int c = 0; c < KEYS; ++c) {
             const int at = pair_of_thread(i, c), j = key + column_of_thread() + c * COLUMNS;
             const gradient g =
@@ -78,8 +78,8 @@ DEVICE float element_of(const weight_tile &sums, const score_tensor &t, int r, i
 }
 
 /* One tile of dbias: rows and keys of each part at most a tile's, or all of them. */
-DEVICE void write_tile(const backward_params &p, const float *delta, shared_tiles &shared, axis_part batch,
-                       axis_part heads, axis_part rows, axis_part keys)
+DEVICE void write_tile(const backward_params &p, shared_tiles &shared, axis_part batch, axis_part heads,
+                       axis_part rows, axis_part keys)
 {
     float sum[ROWS][KEYS] = {};
     for (int64_t b = batch.first; b < batch.last; ++b)
@@ -87,7 +87,7 @@ DEVICE void write_tile(const backward_params &p, const float *delta, shared_tile
             const query_head h = find_query_head(p.forward, b, head);
             for (int64_t row = rows.first; row < rows.last; row += TILE_A)
                 for (int64_t key = keys.first; key < keys.last; key += TILE_B)
-                    add_tile(sum, shared, p, h, delta, static_cast<int32_t>(row), static_cast<int32_t>(key));
+                    add_tile(sum, shared, p, h, static_cast<int32_t>(row), static_cast<int32_t>(key));
         }
     sync_threads(); /* the sums of the tile before are written */
     UNROLL for (int i = 0; i < ROWS; ++i)
@@ -106,7 +106,7 @@ DEVICE void write_tile(const backward_params &p, const float *delta, shared_tile
     }
 }
 
-KERNEL(THREADS, 1) void dbias_kernel(const backward_params p, const float *delta, const dbias_parts parts)
+KERNEL(THREADS, 1) void dbias_kernel(const backward_params p, const dbias_parts parts)
 {
     STATIC_SHARED(shared_tiles, shared);
     const forward_params &f = p.forward;
@@ -115,7 +115,7 @@ KERNEL(THREADS, 1) void dbias_kernel(const backward_params p, const float *delta
     const axis_part head = part_of(t.head, f.num_heads_q, block_x() % parts.heads, 1);
     for (int64_t y = block_y(); y < parts.rows; y += grid_y())
         for (int64_t z = block_z(); z < parts.keys; z += grid_z())
-            write_tile(p, delta, shared, batch, head, part_of(t.seqlen_q, f.seqlen_q, y, TILE_A),
+            write_tile(p, shared, batch, head, part_of(t.seqlen_q, f.seqlen_q, y, TILE_A),
                        part_of(t.seqlen_k, f.seqlen_k, z, TILE_B));
 }
 
@@ -123,7 +123,7 @@ unsigned grid_of(int64_t parts) { return static_cast<unsigned>(parts < 65535 ? p
 
 } // namespace
 
-extern "C" int KERNEL_SYMBOL(dbias)(const struct backward_params *p, const float *delta, void *stream)
+extern "C" int KERNEL_SYMBOL(dbias)(const struct backward_params *p, void *stream)
 {
     const forward_params &f = p->forward;
     const score_tensor &t = p->dbias;
@@ -133,5 +133,5 @@ extern "C" int KERNEL_SYMBOL(dbias)(const struct backward_params *p, const float
     const launch_shape shape = {
         {static_cast<unsigned>(parts.batch * parts.heads), grid_of(parts.rows), grid_of(parts.keys)},
         {THREADS, 1, 1}, {1, 1, 1}, 0, THREADS, 1};
-    return LAUNCH(dbias_kernel, shape, stream, *p, delta, parts);
+    return LAUNCH(dbias_kernel, shape, stream, *p, parts);
 }

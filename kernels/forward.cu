@@ -35,8 +35,8 @@ struct shape {
 /* What a warp makes of its dot products with a tile of keys, the first at `key`. is_cut: not every row sees all. */
 template <typename T, int DIM, int BLOCKS, bool PLAIN>
 DEVICE void take_tile(const forward_params &p, const score_rule &rule, const sequence &s, float c, bool is_cut,
-                      accumulators<DIM> (&kept)[BLOCKS], score_block<TILE_K> (&scores)[BLOCKS], int32_t row, int32_t key,
-                      const uint16_t *v)
+                      accumulators<DIM> (&kept)[BLOCKS], score_block<TILE_K> (&scores)[BLOCKS],
+                      const row_references<BLOCKS> &reference, int32_t row, int32_t key, const uint16_t *v)
 {
     const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
     if (!PLAIN || is_cut) {
@@ -44,7 +44,7 @@ DEVICE void take_tile(const forward_params &p, const score_rule &rule, const seq
             if (PLAIN) {
                 hide_keys(p, s, scores[m], row + 16 * m, lane_key);
             } else {
-                find_scores(p, rule, s, scores[m], row + 16 * m, lane_key);
+                find_scores(p, rule, s, scores[m], row + 16 * m, lane_key, reference[m]);
                 kept[m].any[0] |= scores[m].seen[0], kept[m].any[1] |= scores[m].seen[1];
             }
         }
@@ -94,6 +94,17 @@ DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, const 
     }
 }
 
+/* Whether a warp of the CTA asks for that. */
+DEVICE bool is_taken_again(bool is_asked, uint32_t *votes)
+{
+    if (lane() == 0) votes[warp()] = is_asked;
+    sync_threads();
+    uint32_t all = 0;
+    for (int w = 0; w < WARPS; ++w) all |= votes[w];
+    sync_threads(); /* the votes are free */
+    return all != 0;
+}
+
 template <typename T, int DIM, bool PLAIN>
 KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
 {
@@ -125,35 +136,34 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
     const float c = is_linear ? rule.scale : 1;
     if (is_linear) rule.scale = 1;
     const float sink = p.sink != nullptr ? p.sink[head] : -infinity_f32();
-    accumulators<DIM> kept[shape::BLOCKS] = {};
-    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
-        UNROLL for (int half = 0; half < 2; ++half) {
-            kept[m].max[half] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one lane */
-            kept[m].sum[half] = lane() % 4 == 0 && sink != -infinity_f32() ? 1 : 0;
+    accumulators<DIM> kept[shape::BLOCKS];
+    row_references<shape::BLOCKS> reference = {};
+    do {
+        begin_rows(kept, reference, sink);
+        /* Tiles begin at multiples of TILE_K: then a row's sums do not depend on the rows beside it. */
+        int32_t key = next_tile<PLAIN>(p, rule, s, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
+        if (key < keys.last) {
+            load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim);
+            load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim);
         }
-
-    /* Tiles begin at multiples of TILE_K: then a row's sums do not depend on the rows beside it. */
-    int32_t key = next_tile<PLAIN>(p, rule, s, tile_row, rows, keys.first / TILE_K * TILE_K, keys.last, votes);
-    if (key < keys.last) {
-        load_tile<shape::TILE_Q, DIM, THREADS>(q, p.q, b, s.first_q + tile_row, rows, head, p.head_dim);
-        load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + key, keys.last - key, head_kv, p.head_dim);
-    }
-    while (key < keys.last) {
-        const int32_t next = next_tile<PLAIN>(p, rule, s, tile_row, rows, key + TILE_K, keys.last, votes);
-        const bool is_seen = key < warp_keys.some.last && key + TILE_K > warp_keys.some.first;
-        const bool is_cut = !PLAIN || key < warp_keys.all.first || key + TILE_K > warp_keys.all.last;
-        cp_async_wait_all();
-        sync_threads(); /* q and k are complete, v is free */
-        load_tile<TILE_K, DIM, THREADS>(v, p.v, b, s.first_k + key, keys.last - key, head_kv, p.head_dim_v);
-        score_block<TILE_K> scores[shape::BLOCKS];
-        if (is_seen) multiply_q_k<T, DIM>(scores, q, warp_row, k);
-        cp_async_wait_all();
-        sync_threads(); /* v is complete, k is free */
-        if (next < keys.last)
-            load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + next, keys.last - next, head_kv, p.head_dim);
-        if (is_seen) take_tile<T, DIM, shape::BLOCKS, PLAIN>(p, rule, s, c, is_cut, kept, scores, lane_row, key, v);
-        key = next;
-    }
+        while (key < keys.last) {
+            const int32_t next = next_tile<PLAIN>(p, rule, s, tile_row, rows, key + TILE_K, keys.last, votes);
+            const bool is_seen = key < warp_keys.some.last && key + TILE_K > warp_keys.some.first;
+            const bool is_cut = !PLAIN || key < warp_keys.all.first || key + TILE_K > warp_keys.all.last;
+            cp_async_wait_all();
+            sync_threads(); /* q and k are complete, v is free */
+            load_tile<TILE_K, DIM, THREADS>(v, p.v, b, s.first_k + key, keys.last - key, head_kv, p.head_dim_v);
+            score_block<TILE_K> scores[shape::BLOCKS];
+            if (is_seen) multiply_q_k<T, DIM>(scores, q, warp_row, k);
+            cp_async_wait_all();
+            sync_threads(); /* v is complete, k is free */
+            if (next < keys.last)
+                load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + next, keys.last - next, head_kv, p.head_dim);
+            if (is_seen)
+                take_tile<T, DIM, shape::BLOCKS, PLAIN>(p, rule, s, c, is_cut, kept, scores, reference, lane_row, key, v);
+            key = next;
+        }
+    } while (!PLAIN && is_taken_again(find_references(reference, kept, p, rule, s, lane_row, sink), votes));
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
     float factor[shape::BLOCKS][2];
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
@@ -169,7 +179,8 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
             clear_empty(kept[m], half, is_empty);
             factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
             const float empty_lse = row < s.used_q ? sink : -infinity_f32();
-            const float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
+            float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
+            if (!PLAIN && !is_empty) lse += reference[m][half];
             if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
                 store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
         }

@@ -67,7 +67,7 @@ DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block<KE
  * the thread's own: in registers, which have no addresses, each would have code of its own. */
 template <int KEYS>
 DEVICE void find_scores(const forward_params &p, const score_rule &rule, const sequence &s, score_block<KEYS> &scores,
-                        int32_t row, int32_t key)
+                        int32_t row, int32_t key, const float (&reference)[2])
 {
     constexpr int OF_ROW = KEYS / 4;
     const interval keys[2] = {keys_of_row(p, s, row), keys_of_row(p, s, row + 8)};
@@ -82,7 +82,8 @@ DEVICE void find_scores(const forward_params &p, const score_rule &rule, const s
             const int32_t r = row + 8 * half, j = key + i / 2 * 8 + i % 2;
             float &at = own[half * OF_ROW + i];
             score found = {0, 1, false};
-            if (contains(half == 0 ? keys[0] : keys[1], j, 1)) found = find_score(p, rule, s, r, j, at);
+            if (contains(half == 0 ? keys[0] : keys[1], j, 1))
+                found = find_score(p, rule, s, r, j, at, half == 0 ? reference[0] : reference[1]);
             at = found.visible ? found.y : -infinity_f32();
             if (found.visible) seen |= 1u << i;
             if (found.visible && !is_kept(p, rule, r, j, last)) dropped |= 1u << i;
@@ -94,6 +95,42 @@ DEVICE void find_scores(const forward_params &p, const score_rule &rule, const s
         UNROLL for (int half = 0; half < 2; ++half) scores.s[i / 2][2 * half + i % 2] = own[half * OF_ROW + i];
 }
 
+/* What the biases of rows g and g + 8 of each block are taken less: 0 until a row's maximum turns out to be large. True
+ * where a row of the warp has a reference only now, and so must be taken once more. All lanes call it. */
+template <int BLOCKS>
+using row_references = float[BLOCKS][2];
+
+template <int DIM, int BLOCKS>
+DEVICE bool find_references(row_references<BLOCKS> &reference, const accumulators<DIM> (&kept)[BLOCKS],
+                            const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, float sink)
+{
+    if (rule.bias == nullptr) return false;
+    bool is_new = false;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const bool is_open = reference[m][half] == 0 && is_large(kept[m].max[half]);
+            float largest = -infinity_f32();
+            if (is_open) largest = largest_bias(p, rule, s, row + 16 * m + 8 * half, static_cast<int>(lane()) % 4, 4);
+            const float found = reference_of_row(max_of_quad(largest), sink);
+            if (is_open) reference[m][half] = found;
+            is_new |= is_open && found != 0;
+        }
+    return ballot(FULL_WARP, is_new) != 0;
+}
+
+/* What is kept of a row before its first key: the sink is one of weight 2^0 and v = 0, in the sum of one lane. */
+template <int DIM, int BLOCKS>
+DEVICE void begin_rows(accumulators<DIM> (&kept)[BLOCKS], const row_references<BLOCKS> &reference, float sink)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m) {
+        kept[m] = {};
+        UNROLL for (int half = 0; half < 2; ++half) {
+            kept[m].max[half] = (sink - reference[m][half]) * LOG2_E;
+            kept[m].sum[half] = lane() % 4 == 0 && sink != -infinity_f32() ? 1 : 0;
+        }
+    }
+}
+
 /* Scores of a row of which one is +inf, against inf - inf: what is left of them is weight inf, 0 or NaN, relative to
  * 0. */
 template <int KEYS>
@@ -102,6 +139,14 @@ DEVICE void take_infinite(score_block<KEYS> &scores, int half)
     UNROLL for (int n = 0; n < KEYS / 8; ++n)
         UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
             if (scores.s[n][e] < infinity_f32()) scores.s[n][e] = -infinity_f32();
+}
+
+/* Of a row whose maximum is extreme. */
+template <int KEYS>
+DEVICE void round_scores(score_block<KEYS> &scores, int half, float c)
+{
+    UNROLL for (int n = 0; n < KEYS / 8; ++n)
+        UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) scores.s[n][e] *= c;
 }
 
 /* Scores times c to weights; what is kept of the rows follows their maxima. A hidden key's weight is -0: UNSEEN once it
@@ -116,7 +161,7 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
             UNROLL for (int n = 0; n < KEYS / 8; ++n) /* passes a NaN by: it reaches the sum */
                 max[m][half] = max_f32(max[m][half], max_f32(scores[m].s[n][2 * half], scores[m].s[n][2 * half + 1]));
         }
-    bool is_infinite = false, is_rescaled = false;
+    bool has_extreme = false, is_rescaled = false;
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
             const float before = kept[m].max[half], now = max_f32(before, c * max_of_quad(max[m][half]));
@@ -124,16 +169,20 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
             reference[m][half] = now == -infinity_f32() ? 0 : now; /* against -inf - -inf */
             factor[m][half] = c;
             rescale[m][half] = before == now ? 1 : exp2_f32(before - reference[m][half]);
-            is_infinite |= now == infinity_f32();
+            has_extreme |= is_extreme(now);
             is_rescaled |= rescale[m][half] != 1;
         }
-    if (is_infinite) {
+    if (has_extreme) {
         UNROLL for (int m = 0; m < BLOCKS; ++m)
-            UNROLL for (int half = 0; half < 2; ++half)
+            UNROLL for (int half = 0; half < 2; ++half) {
+                if (!is_extreme(kept[m].max[half])) continue;
+                round_scores(scores[m], half, c);
+                factor[m][half] = 1;
                 if (kept[m].max[half] == infinity_f32()) {
                     take_infinite(scores[m], half);
-                    reference[m][half] = 0, factor[m][half] = 1;
+                    reference[m][half] = 0;
                 }
+            }
     }
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {

@@ -23,8 +23,30 @@ struct accumulators {
     quad o[ROWS][DIM_V / SPAN];
 };
 
+/* What the biases of the CTA's rows are taken less: 0 until a row's maximum turns out to be large. True where one of the
+ * rows has a reference only now, and so must be taken once more. */
+template <int DIM_V>
+DEVICE bool find_references(row_numbers &reference, vote_words &votes, const accumulators<DIM_V> &kept,
+                            const forward_params &p, const query_head &h, int32_t row, float sink)
+{
+    if (h.rule.bias == nullptr) return false;
+    bool is_new = false;
+    UNROLL for (int i = 0; i < ROWS; ++i) {
+        float &of_row = reference.at[row_of_thread() + i];
+        const bool is_open = of_row == 0 && is_large(kept.max[i]);
+        float largest = -infinity_f32();
+        if (is_open) largest = largest_bias(p, h.rule, h.s, row + i, column_of_thread(), COLUMNS);
+        const float found = reference_of_row(max_of_row(largest), sink);
+        sync_warp(FULL_WARP); /* all have read it */
+        if (is_open && column_of_thread() == 0) of_row = found;
+        is_new |= is_open && found != 0;
+    }
+    return vote_any(votes, is_new);
+}
+
 /* Dot products to scores, INVISIBLE where there is none; a thread its own. */
-DEVICE void find_scores(weight_tile &tile, const forward_params &p, const query_head &h, int32_t row, int32_t key)
+DEVICE void find_scores(weight_tile &tile, const forward_params &p, const query_head &h, int32_t row, int32_t key,
+                        const row_numbers &reference)
 {
     ROLLED for (int i = 0; i < ROWS; ++i) {
         const interval keys = keys_of_row(p, h.s, row + i);
@@ -32,7 +54,8 @@ DEVICE void find_scores(weight_tile &tile, const forward_params &p, const query_
             const int32_t j = key + c * COLUMNS;
             float *const at = &tile.at[pair_of_thread(i, c)];
             score found = {0, 1, false};
-            if (j >= keys.first && j < keys.last) found = find_score(p, h.rule, h.s, row + i, j, *at);
+            if (j >= keys.first && j < keys.last)
+                found = find_score(p, h.rule, h.s, row + i, j, *at, reference.at[row_of_thread() + i]);
             *at = weight_of(found.visible, found.y);
         }
     }
@@ -79,7 +102,7 @@ DEVICE void drop_keys(weight_tile &tile, const forward_params &p, const query_he
 /* Row `row` of the sequence: o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) if it is empty. */
 template <int DIM_V>
 DEVICE void write_row(const forward_params &p, const accumulators<DIM_V> &kept, int i, float sum, bool empty,
-                      float empty_lse, int64_t b, int64_t row, int64_t head)
+                      float empty_lse, float reference, int64_t b, int64_t row, int64_t head)
 {
     const int column = column_of_thread();
     const row_pointer o = row_of(p.o, b, row, head, p.head_dim_v);
@@ -90,7 +113,7 @@ DEVICE void write_row(const forward_params &p, const accumulators<DIM_V> &kept, 
     }
     if (p.lse.data != nullptr && column == 0)
         store_feature(row_of(p.lse, b, row, head, 1), 0,
-                      empty ? empty_lse : (kept.max[i] + log2_f32(sum)) * LN_2);
+                      empty ? empty_lse : (kept.max[i] + log2_f32(sum)) * LN_2 + reference);
 }
 
 template <int DIM_V>
@@ -99,6 +122,7 @@ KERNEL(THREADS, 1) void forward_fp32_kernel(const forward_params p)
     STATIC_SHARED(row_tiles, tiles);
     STATIC_SHARED(weight_tile, weights);
     STATIC_SHARED(vote_words, votes);
+    STATIC_SHARED(row_numbers, reference);
     const query_head h = find_query_head(p, block_x() / p.num_heads_q, block_x() % p.num_heads_q);
     const sequence &s = h.s;
     if (first_row_of_block() >= s.seqlen_q) return;
@@ -106,29 +130,33 @@ KERNEL(THREADS, 1) void forward_fp32_kernel(const forward_params p)
     const int rows = s.used_q - tile_row < TILE_A ? s.used_q - tile_row : TILE_A;
     const int32_t row = tile_row + row_of_thread();
     const float sink = p.sink != nullptr ? p.sink[h.head] : -infinity_f32();
-    accumulators<DIM_V> kept = {};
-    UNROLL for (int i = 0; i < ROWS; ++i) {
-        kept.max[i] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one thread */
-        kept.sum[i] = column_of_thread() == 0 && sink != -infinity_f32() ? 1 : 0;
-    }
-
     const head_rows q = query_rows(p.q, h, tile_row, rows, p.head_dim);
     const interval keys = keys_of_rows(p, s, tile_row, tile_row + rows).some;
-    for (int32_t key = keys.first; key < keys.last; key += TILE_B) {
-        const int count = keys.last - key < TILE_B ? keys.last - key : TILE_B;
-        if (is_tile_hidden(p, h, tile_row, rows, key, count, votes)) continue;
-        dot_products(weights, tiles, q, key_rows(p, p.k, h, key, count, p.head_dim));
-        find_scores(weights, p, h, row, key + column_of_thread());
-        UNROLL for (int i = 0; i < ROWS; ++i) softmax_step<DIM_V>(kept, weights, i);
-        if (p.dropout_threshold != 0) drop_keys(weights, p, h, row, key + column_of_thread());
-        accumulate<DIM_V>(kept.o, tiles, weights, key_rows(p, p.v, h, key, count, p.head_dim_v));
-    }
+    if (thread_x() < TILE_A) reference.at[thread_x()] = 0;
+    sync_threads();
+    accumulators<DIM_V> kept;
+    do {
+        kept = {};
+        UNROLL for (int i = 0; i < ROWS; ++i) { /* the sink: a key of weight 2^0 and v = 0, in the sum of one thread */
+            kept.max[i] = (sink - reference.at[row_of_thread() + i]) * LOG2_E;
+            kept.sum[i] = column_of_thread() == 0 && sink != -infinity_f32() ? 1 : 0;
+        }
+        for (int32_t key = keys.first; key < keys.last; key += TILE_B) {
+            const int count = keys.last - key < TILE_B ? keys.last - key : TILE_B;
+            if (is_tile_hidden(p, h, tile_row, rows, key, count, votes)) continue;
+            dot_products(weights, tiles, q, key_rows(p, p.k, h, key, count, p.head_dim));
+            find_scores(weights, p, h, row, key + column_of_thread(), reference);
+            UNROLL for (int i = 0; i < ROWS; ++i) softmax_step<DIM_V>(kept, weights, i);
+            if (p.dropout_threshold != 0) drop_keys(weights, p, h, row, key + column_of_thread());
+            accumulate<DIM_V>(kept.o, tiles, weights, key_rows(p, p.v, h, key, count, p.head_dim_v));
+        }
+    } while (find_references(reference, votes, kept, p, h, row, sink));
     UNROLL for (int i = 0; i < ROWS; ++i) {
         const float sum = sum_of_row(kept.sum[i]);
         const bool empty = max_of_row(kept.any[i]) == 0;
         if (row + i < s.seqlen_q)
-            write_row<DIM_V>(p, kept, i, sum, empty, row + i < s.used_q ? sink : -infinity_f32(), h.b,
-                             s.first_q + row + i, h.head);
+            write_row<DIM_V>(p, kept, i, sum, empty, row + i < s.used_q ? sink : -infinity_f32(),
+                             reference.at[row_of_thread() + i], h.b, s.first_q + row + i, h.head);
     }
 }
 

@@ -154,6 +154,23 @@ DEVICE bool is_tile_hidden(const forward_params &p, const query_head &h, int32_t
     return is_hidden<THREADS>(p, h.rule, h.s, row, rows, key, keys, votes.at);
 }
 
+/* Whether a thread of the CTA says so. All threads call it. */
+DEVICE bool vote_any(vote_words &votes, bool vote)
+{
+    sync_threads(); /* the votes are free */
+    const uint32_t of_warp = ballot(FULL_WARP, vote);
+    if (lane() == 0) votes.at[warp()] = of_warp;
+    sync_threads();
+    uint32_t all = 0;
+    for (int w = 0; w < THREADS / 32; ++w) all |= votes.at[w];
+    return all != 0;
+}
+
+/* A number for each row a. */
+struct row_numbers {
+    float at[TILE_A];
+};
+
 /* Over the 16 threads that share rows a, the same in all of them. */
 DEVICE float max_of_row(float x)
 {

@@ -153,10 +153,10 @@ static bool cls_backward_takes(const struct attest_problem *p, char *why, size_t
            is_of(&p->dv, "dv", p->q.dtype, why, bytes);
 }
 
-/* Three fp32 a row and head, and what rounds them up, must be a size. */
+/* Five fp32 a row and head, and what rounds them up, must be a size. */
 static bool has_workspace(const struct attest_problem *p, char *why, size_t bytes)
 {
-    const int64_t rows = p->ragged ? p->total_q : p->batch * p->seqlen_q, most = INT64_MAX / 16 / p->num_heads_q;
+    const int64_t rows = p->ragged ? p->total_q : p->batch * p->seqlen_q, most = INT64_MAX / 32 / p->num_heads_q;
     return rows <= most || refuse(why, bytes, "%lld rows of q, but must be at most %lld with num_heads_q = %lld",
                                   (long long)rows, (long long)most, (long long)p->num_heads_q);
 }
@@ -222,15 +222,15 @@ static bool backward_fp32_takes(const struct attest_problem *p, char *why, size_
     return fp32_takes(p, why, bytes) && has_workspace(p, why, bytes);
 }
 
-/* Of delta, one fp32 a row and head. */
-static size_t delta_bytes(const struct attest_problem *p)
+/* Of delta, lse in base 2, its low part, the reference of biases: fp32, one a row and head. */
+static size_t row_state_bytes(const struct attest_problem *p)
 {
     const int64_t rows = p->ragged ? p->total_q : p->batch * p->seqlen_q;
-    return (size_t)rows * (size_t)p->num_heads_q * sizeof(float);
+    return 4 * (size_t)rows * (size_t)p->num_heads_q * sizeof(float);
 }
 
-/* Of delta, lse in base 2 and delta - dlse. */
-static size_t row_terms_bytes(const struct attest_problem *p) { return 3 * delta_bytes(p); }
+/* And of delta - dlse. */
+static size_t row_terms_bytes(const struct attest_problem *p) { return row_state_bytes(p) / 4 * 5; }
 
 static size_t no_bytes(const struct attest_problem *p)
 {
@@ -274,7 +274,7 @@ const struct backward_kernel backward_kernels[] = {
     {"short_backward_wide", short_backward_wide_takes, no_bytes, short_backward_wide_sim,
      CUDA(short_backward_wide_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
     {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared", 0, 0},
-    {"backward_fp32", backward_fp32_takes, delta_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
+    {"backward_fp32", backward_fp32_takes, row_state_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
      "backward_fp32", 0, 0},
     {0},
 };

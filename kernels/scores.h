@@ -167,15 +167,70 @@ DEVICE float load_bias(const forward_params &p, const score_rule &rule, int64_t 
 
 constexpr float LARGEST = 0x1.fffffep127f;
 
+/* From here on one fp32 number of a score's size, in base 2, tells weights too little: half a unit in its last place is
+ * 2^-14 of a weight here, and doubles whenever the score does. So
+ *
+ *   - a row whose maximum is large, and whose biases may be why, is taken once more, with biases and sink less the
+ *     largest of them, its reference: what they have in common, as those of a row which a mask of -1e9 hides whole, is
+ *     then in lse alone;
+ *   - a backward pass finds the maximum and the sum of such a row's own weights again, and does not use the lse that it
+ *     is given, unless that is of a larger key set (external_lse).
+ *
+ * Other rows are what they would be without such rows beside them. Infinite scores are left as they are. */
+constexpr float LARGE_LSE = 0x1p10f;
+
+DEVICE bool is_large(float y)
+{
+    const float size = float_of(bits_of(y) & 0x7fffffff);
+    return size >= LARGE_LSE && size < infinity_f32();
+}
+
+/* A maximum of this size or more is a multiple of 2, and what it was rounded by, which an fma would leave in every
+ * exponent, may be 1 or beyond any bound: there scores are rounded as it is, so that no weight exceeds 1. */
+constexpr float EXTREME_SCORE = 0x1p24f;
+
+DEVICE bool is_extreme(float y)
+{
+    return y >= EXTREME_SCORE || (y <= -EXTREME_SCORE && y > -infinity_f32());
+}
+
+/* A finite lse stays one: that of a row whose every bias is the lowest number of fp32 is that number. */
+DEVICE float lse_in_base_2(float lse)
+{
+    const float y = lse * LOG2_E;
+    const bool has_overflown = y - y != 0 && lse - lse == 0;
+    return !has_overflown ? y : lse < 0 ? -LARGEST : LARGEST;
+}
+
+/* The largest bias of the keys first, first + step, ... that a row sees, all counted from the first that lengths and
+ * window leave to it. -inf where there is none. */
+DEVICE float largest_bias(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int first,
+                          int step)
+{
+    const interval keys = keys_of_row(p, s, row);
+    float largest = -infinity_f32();
+    ROLLED for (int64_t key = keys.first + first; key < keys.last; key += step)
+        if (passes_masks(p, rule, row, static_cast<int32_t>(key)))
+            largest = max_f32(largest, load_bias(p, rule, row, key)); /* passes a NaN by: it reaches the sum */
+    return largest;
+}
+
+/* The reference of a row whose largest bias that is. The sink is a score like one, if there is one. */
+DEVICE float reference_of_row(float largest, float sink)
+{
+    const float reference = max_f32(largest, sink);
+    return reference - reference == 0 ? reference : 0;
+}
+
 struct score {
     float y;      /* in base 2 */
     float slope;  /* of t by s: 1 - tanh^2 under a softcap, else 1 */
     bool visible; /* else the other two mean nothing */
 };
 
-/* Of q . k = dot, with r and j inside the interval. */
+/* Of q . k = dot, with r and j inside the interval. `reference` is 0, or what the row's biases are taken less. */
 DEVICE score find_score(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int32_t key,
-                        float dot)
+                        float dot, float reference)
 {
     score out = {dot * rule.scale, 1, passes_masks(p, rule, row, key)};
     if (!out.visible) return out;
@@ -187,7 +242,7 @@ DEVICE score find_score(const forward_params &p, const score_rule &rule, const s
     if (rule.bias != nullptr) {
         const float bias = load_bias(p, rule, row, key);
         out.visible = bias != -infinity_f32();
-        const float shift = bias * LOG2_E;
+        const float shift = (bias - reference) * LOG2_E;
         out.y += shift == -infinity_f32() ? -LARGEST : shift; /* a mask may be the lowest number of a format */
     }
     if (p.alibi_slopes != nullptr) {

@@ -82,41 +82,81 @@ DEVICE void multiply_rows(row_pairs<shape::KEYS> &s, row_pairs<shape::KEYS> &dp,
     }
 }
 
-/* s to p. FULL: every row sees every key; else `keys` of rows g and g + 8. lse in base 2. */
+/* lse of rows g and g + 8 of which one in the warp is large, from their scores c s: m, then the sum of 2^(y - m). */
+template <int KEYS>
+DEVICE void find_plain_lse(row_lse (&lse)[2], const row_pairs<KEYS> &s, const interval (&keys)[2], float c)
+{
+    const int32_t key = static_cast<int>(lane()) % 4 * 2;
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float max = -infinity_f32(), sum = 0;
+        UNROLL for (int i = 0; i < KEYS / 4; ++i)
+            if (contains(keys[half], key + i / 2 * 8 + i % 2, 1))
+                max = max_f32(max, s.at[i / 2][2 * half + i % 2] * c);
+        max = max_of_quad(max);
+        UNROLL for (int i = 0; i < KEYS / 4; ++i)
+            if (contains(keys[half], key + i / 2 * 8 + i % 2, 1))
+                sum += exp2_f32(find_exponent(s.at[i / 2][2 * half + i % 2], c, max));
+        sum = sum_of_quad(sum);
+        if (is_large(lse[half].high)) lse[half] = split_lse(max, sum, 0);
+    }
+}
+
+/* s to p. FULL: every row sees every key, and lse has one part; else `keys` of rows g and g + 8. */
 template <bool FULL, int KEYS>
-DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], float c, const float (&lse)[2])
+DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], float c, const row_lse (&lse)[2])
 {
     const int32_t key = static_cast<int>(lane()) % 4 * 2;
     UNROLL for (int n = 0; n < KEYS / 8; ++n)
         UNROLL for (int e = 0; e < 4; ++e) {
             const bool visible = FULL || contains(keys[e / 2], key + 8 * n + e % 2, 1);
             float &weight = s.at[n][e];
-            weight = visible ? exp2_f32(fma_rn(weight, c, -lse[e / 2])) : -0.0f;
+            const row_lse &of_row = lse[e / 2];
+            const float y = FULL ? fma_rn(weight, c, -of_row.high) : find_exponent(weight, c, of_row.high) - of_row.low;
+            weight = visible ? exp2_f32(y) : -0.0f;
         }
 }
 
 /* The same of any scores from row `row` on; dp becomes that of dropout, whose bits go to `dropped`: bit 2 n + e % 2 of
- * row g or g + 8. `own` has room for a warp's scores: in registers each would have code of its own. */
+ * row g or g + 8. `own` has room for a warp's scores: in registers each would have code of its own. Where a row's lse is
+ * large, two passes find its own before: m, then the sum of 2^(y - m). */
 template <int KEYS>
 DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2], const interval (&keys)[2],
                          const forward_params &f, const sequence &sequence, const score_terms &terms,
-                         const float (&lse)[2], int32_t row, float *own)
+                         const row_lse (&lse_of_rows)[2], int32_t row, float *own)
 {
+    enum { LARGEST_SCORE, SUM_OF_WEIGHTS, WEIGHTS };
     own += lane();
     UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int i = 0; i < KEYS / 4; ++i) own[32 * i] = s.at[i / 2][2 * half + i % 2];
+        const int32_t r = row + 8 * half;
+        row_lse lse = lse_of_rows[half];
+        const bool is_own = is_large(lse.high), has_own = ballot(FULL_WARP, is_own) != 0;
+        float largest = -infinity_f32();
+        if (is_own && f.bias.data != nullptr)
+            largest = largest_bias(f, terms.rule, sequence, r, static_cast<int>(lane()) % 4, 4);
+        if (has_own) lse.reference = reference_of_row(max_of_quad(largest), -infinity_f32()); /* 0 of the others */
         dropout_bits last;
         last.eight = -1;
         dropped[half] = 0;
-        ROLLED for (int i = 0; i < KEYS / 4; ++i) {
-            const int32_t r = row + 8 * half, j = i / 2 * 8 + static_cast<int>(lane()) % 4 * 2 + i % 2;
-            float weight = -0.0f;
-            if (contains(keys[half], j, 1)) {
-                const score found = find_score(f, terms.rule, sequence, r, j, own[32 * i]);
-                if (found.visible) weight = exp2_f32(fma_rn(found.y, terms.c, -lse[half]));
-                if (found.visible && !is_kept(f, terms.rule, r, j, last)) dropped[half] |= 1u << i;
+        ROLLED for (int pass = has_own ? LARGEST_SCORE : WEIGHTS; pass <= WEIGHTS; ++pass) {
+            float number = pass == LARGEST_SCORE ? -infinity_f32() : 0;
+            ROLLED for (int i = 0; i < KEYS / 4; ++i) {
+                const int32_t j = i / 2 * 8 + static_cast<int>(lane()) % 4 * 2 + i % 2;
+                float weight = -0.0f;
+                if (contains(keys[half], j, 1)) {
+                    const score found = find_score(f, terms.rule, sequence, r, j, own[32 * i], lse.reference);
+                    if (found.visible) weight = exp2_f32(find_exponent(found.y, terms.c, lse.high) - lse.low);
+                    if (found.visible && pass == LARGEST_SCORE) number = max_f32(number, found.y * terms.c);
+                    if (found.visible && pass == SUM_OF_WEIGHTS) number += weight;
+                    if (found.visible && pass == WEIGHTS && !is_kept(f, terms.rule, r, j, last))
+                        dropped[half] |= 1u << i;
+                }
+                if (pass == WEIGHTS) own[32 * i] = weight;
             }
-            own[32 * i] = weight;
+            if (pass == LARGEST_SCORE) number = max_of_quad(number);
+            if (pass == SUM_OF_WEIGHTS) number = sum_of_quad(number);
+            if (pass == LARGEST_SCORE && is_own) lse.high = number;
+            if (pass == SUM_OF_WEIGHTS && is_own) lse = split_lse(lse.high, number, lse.reference);
         }
         UNROLL for (int i = 0; i < KEYS / 4; ++i) {
             float &value = dp.at[i / 2][2 * half + i % 2];
@@ -361,11 +401,13 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
             load_tile<KEYS, DIM, 32>(k, f.k, b, s.first_k, s.used_k, head_kv, f.head_dim, lane());
         if (own == 3 % shape::WARPS)
             load_tile<KEYS, DIM, 32>(v, f.v, b, s.first_k, s.used_k, head_kv, f.head_dim_v, lane());
-        float lse[2] = {0, 0};
+        row_lse lse[2] = {};
         const row_pointer lse_row = row_of(f.lse, b, s.first_q + lane_row, head, 1);
         UNROLL for (int half = 0; half < 2; ++half)
-            if (lane_row + 8 * half < s.used_q)
-                lse[half] = reinterpret_cast<const float *>(lse_row.data)[8 * half * f.lse.seqlen] * LOG2_E;
+            if (lane_row + 8 * half < s.used_q) {
+                const float of_row = reinterpret_cast<const float *>(lse_row.data)[8 * half * f.lse.seqlen];
+                lse[half].high = shape::PLAIN ? of_row * LOG2_E : lse_in_base_2(of_row);
+            }
         cp_async_wait_all();
         sync_threads(); /* the tiles are complete */
 
@@ -374,7 +416,8 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         sync_threads(); /* v is free */
         uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
         const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
-        const bool is_full = shape::PLAIN && !is_cut && s.used_q == KEYS && s.used_k == KEYS;
+        const bool has_own = shape::PLAIN && ballot(FULL_WARP, is_large(lse[0].high) || is_large(lse[1].high)) != 0;
+        const bool is_full = shape::PLAIN && !is_cut && s.used_q == KEYS && s.used_k == KEYS && !has_own;
         uint32_t dropped[2] = {0, 0};
         float delta[2];
         if (is_full) {
@@ -383,6 +426,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         } else {
             const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
             float *const scores = reinterpret_cast<float *>(row_tile);
+            if (has_own) find_plain_lse<KEYS>(lse, weights, keys, terms.c);
             if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
             else find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
             find_delta<false, KEYS>(delta, weights, ds);

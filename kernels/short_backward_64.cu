@@ -246,6 +246,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     }
     wait_for<shape::HAS_ROOM ? 1 : 0>(s_of_all);
     take_own<shape>(weights, s_of_all);
+    if (is_any_large(lse)) take_own_lse(weights, f.softmax_scale * LOG2_E, IS_WHOLE ? KEYS : c.used_k, lse);
     find_weights(weights, f.softmax_scale * LOG2_E, lse);
     if (!is_full) hide(weights, c, own_row<shape>(), 0);
     if (shape::OVER_V) {

@@ -272,17 +272,19 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
     }
     const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q; /* all of the warp's; keys: */
     const bool is_full[2] = {IS_WHOLE || (has_rows && c.used_k >= HALF), IS_WHOLE || (has_rows && c.used_k == KEYS)};
-    const float lse_2[2] = {lse[0] * LOG2_E, lse[1] * LOG2_E}; /* in base 2 */
+    UNROLL for (int n = 0; n < 2; ++n) lse[n] *= LOG2_E; /* in base 2 */
+    const float factor = f.softmax_scale * LOG2_E;
     row_sums sums = {};
-    wait_for<HAS_ROOM ? 3 : 1>(s[1]);
-    find_weights(s[1], f.softmax_scale * LOG2_E, lse_2); /* p from here on */
+    wait_for<HAS_ROOM ? 1 : 0>(s[1]);
+    wait_for<HAS_ROOM ? 1 : 0>(s[0]);
+    if (is_any_large(lse)) take_own_lse(s, factor, IS_WHOLE ? KEYS : c.used_k, lse);
+    find_weights(s[1], factor, lse); /* p from here on */
     if (!is_full[1]) hide(s[1], c, lane_row(), HALF);
     if (HAS_ROOM) {
-        wait_for<2>(second);
+        wait_for<1>(second);
         add_weights(sums, s[1], second);
     }
-    wait_for<HAS_ROOM ? 1 : 0>(s[0]);
-    find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
+    find_weights(s[0], factor, lse);
     if (!is_full[0]) hide(s[0], c, lane_row(), 0);
     if (!HAS_ROOM) {
         if (BY_BOXES) {

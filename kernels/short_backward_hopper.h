@@ -118,6 +118,63 @@ DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const char *rows, int
     }
 }
 
+/* Whether lse of a row of the warp is_large(): of plain problems the one thing that is asked. */
+DEVICE bool is_any_large(const float (&lse)[2])
+{
+    return ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
+}
+
+/* How many of `keys` from first_key on are in use, counted from a lane's first one. Of all no lane is asked. */
+DEVICE int used_from(int used_k, int first_key, int keys)
+{
+    const int used = used_k - first_key;
+    return used >= keys ? keys : used - static_cast<int>(lane() % 4 * 2);
+}
+
+/* Of c, by which scores are multiplied: -1 or 1. By a shuffle, so that no register keeps it from problem to problem. */
+DEVICE float sign_of(float c) { return shfl_idx(FULL_WARP, c, 0) < 0 ? -1.0f : 1.0f; }
+
+/* A row's score, times the sign of c, of the key that weighs most, or `heaviest` of those before. Scores of keys that
+ * are not in use become those of no weight, 2^-inf. */
+template <int PARTS, int COUNT>
+DEVICE void find_heaviest(float (&heaviest)[2], float (&s)[PARTS][COUNT], float sign, int used)
+{
+    UNROLL for (int n = 0; n < PARTS * COUNT; ++n) {
+        float &of_key = s[n / COUNT][n % COUNT];
+        if (n / 4 * 8 + n % 2 >= used) of_key = -sign * infinity_f32();
+        heaviest[n / 2 % 2] = max_f32(heaviest[n / 2 % 2], sign * of_key);
+    }
+    UNROLL for (int r = 0; r < 2; ++r) heaviest[r] = max_of_quad(heaviest[r]);
+}
+
+/* Of rows whose lse is large, from all of their scores: s less that of the heaviest key, and lse of what is left. Such
+ * a difference is off by 2^-24 of itself, however large scores are, where c s of the two and an lse of their size are
+ * off by 2^-24 of that. Other rows keep their bits, but for what hide() hides. */
+template <int PARTS, int COUNT>
+DEVICE void take_own_lse(float (&s)[PARTS][COUNT], float c, int used_k, float (&lse)[2])
+{
+    const float sign = sign_of(c);
+    float heaviest[2] = {-infinity_f32(), -infinity_f32()}, sum[2] = {0, 0};
+    find_heaviest(heaviest, s, sign, used_from(used_k, 0, 2 * PARTS * COUNT));
+    UNROLL for (int r = 0; r < 2; ++r) heaviest[r] = is_large(lse[r]) ? sign * heaviest[r] : 0;
+    UNROLL for (int n = 0; n < PARTS * COUNT; ++n) {
+        float &of_key = s[n / COUNT][n % COUNT];
+        of_key -= heaviest[n / 2 % 2];
+        sum[n / 2 % 2] += exp2_f32(of_key * c);
+    }
+    UNROLL for (int r = 0; r < 2; ++r) {
+        const float of_row = log2_f32(sum_of_quad(sum[r]));
+        lse[r] = is_large(lse[r]) ? of_row : lse[r];
+    }
+}
+
+/* The same of all keys at once. */
+template <int COUNT>
+DEVICE void take_own_lse(float (&s)[COUNT], float c, int used_k, float (&lse)[2])
+{
+    take_own_lse(reinterpret_cast<float(&)[1][COUNT]>(s), c, used_k, lse);
+}
+
 /* s to p. lse in base 2. */
 template <int COUNT>
 DEVICE void find_weights(float (&s)[COUNT], float c, const float (&lse)[2])

@@ -207,6 +207,7 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     if (f.head_dim_v > DIM - SLICE) multiply_rows<T, half_operand, KEYS>(dp, half_dout, half_v, true);
     else multiply_rows<T, slice, KEYS>(dp, half_dout, half_v, true);
     wait_for<1>(s);
+    if (is_any_large(lse)) take_own_lse(s, f.softmax_scale * LOG2_E, BY_BOXES ? KEYS : c.used_k, lse);
     find_weights(s, f.softmax_scale * LOG2_E, lse); /* p from here on */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     if (!is_full) hide(s, c, lane_row(), 0);

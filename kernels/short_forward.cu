@@ -109,33 +109,33 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
         if (is_linear) rule.scale = 1;
     }
     const float sink = !PLAIN && p.sink != nullptr ? p.sink[c.head] : -infinity_f32();
-    accumulators<DIM> kept[1] = {};
-    UNROLL for (int half = 0; half < 2; ++half) {
-        kept[0].max[half] = sink * LOG2_E; /* a key of weight 2^0 and v = 0, in the sum of one lane */
-        kept[0].sum[half] = lane() % 4 == 0 && sink != -infinity_f32() ? 1 : 0;
-    }
-    ROLLED for (int key = 0; key < KEYS; key += TILE_K) {
-        if (!touches(keys.some, key, TILE_K)) continue;
-        score_block<TILE_K> scores[1];
-        multiply_q_k<T, DIM>(scores, q, warp_row, k + key * DIM);
-        const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
-        bool is_finite = true; /* v, asked where not every row sees all of it */
-        if (PLAIN && contains(keys.all, key, TILE_K)) {
-            softmax_step<false>(kept, scores, factor_of_dot);
-        } else {
-            if (PLAIN) {
-                hide_keys(p, s, scores[0], lane_row, lane_key);
+    accumulators<DIM> kept[1];
+    row_references<1> reference = {};
+    do {
+        begin_rows(kept, reference, sink);
+        ROLLED for (int key = 0; key < KEYS; key += TILE_K) {
+            if (!touches(keys.some, key, TILE_K)) continue;
+            score_block<TILE_K> scores[1];
+            multiply_q_k<T, DIM>(scores, q, warp_row, k + key * DIM);
+            const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
+            bool is_finite = true; /* v, asked where not every row sees all of it */
+            if (PLAIN && contains(keys.all, key, TILE_K)) {
+                softmax_step<false>(kept, scores, factor_of_dot);
             } else {
-                find_scores(p, rule, s, scores[0], lane_row, lane_key);
-                kept[0].any[0] |= scores[0].seen[0], kept[0].any[1] |= scores[0].seen[1];
+                if (PLAIN) {
+                    hide_keys(p, s, scores[0], lane_row, lane_key);
+                } else {
+                    find_scores(p, rule, s, scores[0], lane_row, lane_key, reference[0]);
+                    kept[0].any[0] |= scores[0].seen[0], kept[0].any[1] |= scores[0].seen[1];
+                }
+                softmax_step<true>(kept, scores, factor_of_dot);
+                if (!PLAIN && p.dropout_threshold != 0) drop_keys(scores[0]);
+                is_finite = is_tile_finite<T, TILE_K, DIM>(v + key * DIM);
             }
-            softmax_step<true>(kept, scores, factor_of_dot);
-            if (!PLAIN && p.dropout_threshold != 0) drop_keys(scores[0]);
-            is_finite = is_tile_finite<T, TILE_K, DIM>(v + key * DIM);
+            if (is_finite) multiply_p_v<T, 2>(kept, scores, v + key * DIM);
+            else multiply_p_v_seen<T, 2, 16>(kept, scores, v + key * DIM);
         }
-        if (is_finite) multiply_p_v<T, 2>(kept, scores, v + key * DIM);
-        else multiply_p_v_seen<T, 2, 16>(kept, scores, v + key * DIM);
-    }
+    } while (!PLAIN && find_references(reference, kept, p, rule, s, lane_row, sink));
     /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
     row_factors<1> factor;
     row_pointer lse_of_row = row_at(c.lse, p.lse, lane_row);
@@ -154,7 +154,8 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
         }
         factor[0][half] = is_empty ? 0 : p.dropout_multiplier * rcp_f32(sum);
         const float empty_lse = row < s.used_q ? sink : -infinity_f32();
-        const float lse = is_empty ? empty_lse : (kept[0].max[half] + log2_f32(sum)) * LN_2;
+        float lse = is_empty ? empty_lse : (kept[0].max[half] + log2_f32(sum)) * LN_2;
+        if (!PLAIN && !is_empty) lse += reference[0][half];
         if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0) store_feature(lse_of_row, 0, lse);
         lse_of_row.data += 8 * p.lse.seqlen * 4;
     }

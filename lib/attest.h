@@ -120,7 +120,8 @@ struct attest_problem {
     struct attest_tensor delta;            /* fp32, optional input of backward: sum_j p_ij dp_ij */
     struct attest_tensor dq, dk, dv;
     struct attest_score_tensor bias;       /* fp32, or the dtype of q if not fp8; optional; -inf hides a key;
-                                              bounds hold below 2^124 in size */
+                                              bounds hold for every finite value of a row's keys (of a kernel without
+                                              own_sum: where one of the row's scores is below 2^124 in size) */
     struct attest_score_tensor dbias;      /* fp32, or the dtype of q if not fp8; optional, needs bias */
     struct attest_score_tensor mask;       /* uint8, optional; nonzero = visible */
     struct attest_score_tensor block_mask; /* uint8, optional, over blocks of block_q x block_k scores */
@@ -149,7 +150,8 @@ struct attest_problem {
     float dropout_p; /* 0 .. 0.99999 */
 
     /* Backward of a part of the keys: 1: lse and delta (both present) are those of a larger key set, and
-     * p_ij = exp(x_ij - lse_i) need not sum to one. 0: they are this problem's own. */
+     * p_ij = exp(x_ij - lse_i) need not sum to one. 0: they are this problem's own. With 1 an lse in fp32 leaves each
+     * p_ij a relative error of up to 2^-24 |lse_i|, whoever reads it; with 0 rows of large scores have no such error. */
     int32_t external_lse;
     uint64_t dropout_seed, dropout_offset; /* used where args has no pointers to them */
 
@@ -318,6 +320,15 @@ struct attest_recipe {
     double exp_error;   /* largest relative error of the exponential where its result is normal in fp32 */
     double tanh_error;  /* of softcap's tanh: |computed - tanh| <= tanh_error |tanh| + 2^-22 */
     const char *name;
+    int32_t own_sum;    /* 1: where a row's lse, or running maximum, is of size 2^10 or more in base 2, a backward pass
+                           divides p by the sum of the row's own weights, found again, and does not use the lse that it
+                           is given (unless external_lse); both passes take its biases less the largest that it sees */
+    int32_t rescale_log2; /* o and its sum are rescaled only where the running maximum has grown by more than this, in
+                             base 2, since they were: weights reach 2^rescale_log2; 0 .. 15, 0: wherever it grows */
+    int32_t ordered_keys; /* 1: what a row of o has added up at any time is of at most two runs of neighbouring keys, as
+                             where tiles come in ascending or in descending order, and its running maximum is of such a
+                             run; dq is of tiles of 64 to 128 keys, added in any order, rounded to nearest; delta's
+                             fp32 sums are in order, or of four or more lanes; 0: any order */
 };
 
 struct attest_plan;

@@ -52,6 +52,7 @@ struct rows {
     float q[TILE_Q * MAX_FEATURES];
     float max[TILE_Q], sum[TILE_Q]; /* of the exponents; of exp(x - max) */
     float o[TILE_Q][MAX_FEATURES];  /* sum of p v, p = exp(x - max) */
+    float base[TILE_Q];             /* that its biases and scores are taken less of */
     bool seen[TILE_Q];              /* the row has seen a key */
     bool scales;                    /* p and v to fp16, v and so o times 2^power */
     int power;
@@ -67,7 +68,7 @@ static void start_rows(const struct head *head, int64_t r0, struct rows *rows)
     head_load_q(head, &head->p->q, head->a->q, r0, rows->count, head->p->head_dim, rows->q);
     memset(rows->o, 0, sizeof rows->o);
     for (int64_t i = 0; i < TILE_Q; ++i) { /* a sink is a key with that score and no value */
-        rows->max[i] = head->p->has_sink ? head->a->sink[head->h] : -INFINITY;
+        rows->max[i] = head->p->has_sink ? head->a->sink[head->h] - rows->base[i] : -INFINITY;
         rows->sum[i] = rows->max[i] == -INFINITY ? 0.0f : 1.0f;
         rows->seen[i] = false;
         if (MUTANT(head, MUTANT_FINITE_INFINITY)) rows->max[i] = max_or_nan(rows->max[i], -5e4f);
@@ -106,6 +107,7 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
     if (max == -INFINITY && MUTANT(head, MUTANT_MAXIMUM_RESET)) max = 0.0f;
     if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
 
+    if (max - rows->max[i] <= head->self->recipe->rescale_log2 * 0.6931471f) max = rows->max[i];
     const bool stays = rows->max[i] == max && max != -INFINITY; /* so does what was added up, exactly */
     const float alpha = stays ? 1.0f : head_exp(head, 0, rows->max[i] - max, 0.0f, 0);
     rows->max[i] = max;
@@ -124,6 +126,7 @@ static void absorb_tile(const struct head *head, int64_t c0, struct rows *rows)
     const struct attest_problem *p = head->p;
     struct score_tile tile = {.r0 = rows->r0, .rows = rows->count, .c0 = c0};
     float k[MAX_TILE_K * MAX_FEATURES], v[MAX_TILE_K * MAX_FEATURES], weights[TILE_Q][MAX_TILE_K];
+    memcpy(tile.base, rows->base, sizeof tile.base);
     tile.padding_counts = MUTANT(head, MUTANT_PADDING_SCORED);
     head_load_k(head, &p->k, head->a->k, c0, p->head_dim, k);
     head_load_k(head, &p->v, head->a->v, c0, p->head_dim_v, v);
@@ -159,10 +162,28 @@ static void finish_rows(const struct head *head, const struct rows *rows)
     for (int64_t i = 0; i < rows->count; ++i) {
         const float max = rows->max[i], sum = rows->sum[i];
         const bool is_empty = !rows->seen[i] && sum == 0.0f; /* what was added up is 0, and stays so */
-        const float lse = isfinite(max) ? max + logf(sum) : max;
+        const float lse = rows->base[i] + (isfinite(max) ? max + logf(sum) : max);
         const float scale = ldexpf(head->drop_scale / sum, -rows->power);
         store_row(head, rows->r0 + i, rows->o[i], is_empty ? 1.0f : scale, lse);
     }
+}
+
+static void run_rows(const struct head *head, int64_t r0, int64_t end, struct rows *rows)
+{
+    start_rows(head, r0, rows);
+    for (int64_t c0 = 0; c0 < end; c0 += head->self->tile_k) absorb_tile(head, c0, rows);
+}
+
+/* The bases of rows that turned out to be large. Whether there is one. */
+static bool take_bases(const struct head *head, struct rows *rows)
+{
+    bool any = false;
+    for (int64_t i = 0; i < rows->count; ++i) {
+        if (!head->p->bias.dtype || !head_is_large(head, rows->max[i])) continue;
+        rows->base[i] = head_base(head, rows->r0 + i);
+        any |= rows->base[i] != 0.0f;
+    }
+    return any;
 }
 
 static void forward_head(const struct head *head)
@@ -174,8 +195,8 @@ static void forward_head(const struct head *head)
     const int power = scales ? power_of_values(head) : 0;
     for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) {
         struct rows rows = {.scales = scales, .power = power};
-        start_rows(head, r0, &rows);
-        for (int64_t c0 = 0; c0 < end; c0 += tile_k) absorb_tile(head, c0, &rows);
+        run_rows(head, r0, end, &rows);
+        if (take_bases(head, &rows)) run_rows(head, r0, end, &rows);
         finish_rows(head, &rows);
     }
     for (int64_t r = head->seqlen_q; r < head->rows_q; ++r) store_row(head, r, zeros, 1.0f, -INFINITY);

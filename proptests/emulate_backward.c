@@ -20,6 +20,7 @@ struct gradients {
     const struct attest_backward_args *a;
     float *q, *dout;                    /* [seqlen_q][head_dim], [seqlen_q][head_dim_v] */
     float *lse, *delta, *dlse, *p_sum;  /* [seqlen_q] */
+    float *is_own, *base, *high, *low;  /* [seqlen_q]: rows that are divided by their own sum; the latter in base 2 */
     float *dq;                          /* [seqlen_q][head_dim], sums of ds k */
     float *dq_p;                        /* [seqlen_q][head_dim], sums of (1 - tanh^2) p k: a corrected delta's */
     float *dk, *dv;                     /* [seqlen_k][...], sums over the query heads of a group */
@@ -52,6 +53,14 @@ static bool sees_a_key(const struct head *head, int64_t r)
     return false;
 }
 
+/* 2^power p of a score, the sink's too. */
+static float weight_of(const struct gradients *g, int64_t r, int64_t c, float x, int power)
+{
+    const float y = x * 0x1.715476p0f;
+    if (!g->is_own[r]) return head_exp(&g->head, c, x, g->lse[r], power);
+    return head_exp2(&g->head, c, y - g->high[r] - (g->low[r] - (float)power));
+}
+
 /* x, p and dp = m (dout . v) of a tile. */
 static void compute_p_dp(const struct gradients *g, struct keys *keys, int64_t r0, struct gradient_tile *t)
 {
@@ -59,6 +68,7 @@ static void compute_p_dp(const struct gradients *g, struct keys *keys, int64_t r
     const struct attest_problem *p = head->p;
     t->scores = (struct score_tile){.r0 = r0, .rows = least(TILE_Q, head->seqlen_q - r0), .c0 = keys->c0};
     t->scores.padding_counts = MUTANT(head, MUTANT_TAIL_UNMASKED);
+    memcpy(t->scores.base, g->base + r0, (size_t)t->scores.rows * sizeof *g->base);
     score_tile_compute(head, g->q + r0 * p->head_dim, keys->k, &t->scores);
     memset(t->dp, 0, sizeof t->dp);
     const struct unit unit = unit_of(head, p->dout.dtype, p->v.dtype);
@@ -68,7 +78,7 @@ static void compute_p_dp(const struct gradients *g, struct keys *keys, int64_t r
     for (int64_t i = 0; i < t->scores.rows; ++i) {
         for (int64_t j = 0; j < t->scores.keys; ++j) {
             if (!t->scores.seen[i][j]) continue;
-            t->p[i][j] = head_exp(head, keys->c0 + j, t->scores.x[i][j], g->lse[r0 + i], g->powers.p);
+            t->p[i][j] = weight_of(g, r0 + i, keys->c0 + j, t->scores.x[i][j], g->powers.p);
             t->dp[i][j] = t->scores.dropped[i][j] ? 0.0f * t->dp[i][j] : head->drop_scale * t->dp[i][j];
         }
     }
@@ -190,6 +200,51 @@ static void load_keys(const struct gradients *g, struct keys *keys)
                            : keys->k[i];
 }
 
+/* The largest scores of the rows, in base 2, to high, or sums of weights relative to them to low. */
+static void see_weights(const struct gradients *g, struct keys *keys, bool sums)
+{
+    const struct head *head = &g->head;
+    for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) {
+        struct score_tile t = {.r0 = r0, .rows = least(TILE_Q, head->seqlen_q - r0), .c0 = keys->c0};
+        memcpy(t.base, g->base + r0, (size_t)t.rows * sizeof *g->base);
+        score_tile_compute(head, g->q + r0 * head->p->head_dim, keys->k, &t);
+        for (int64_t i = 0; i < t.rows; ++i)
+            for (int64_t j = 0; j < t.keys; ++j) {
+                const int64_t r = r0 + i;
+                const float y = t.x[i][j] * 0x1.715476p0f;
+                if (!t.seen[i][j] || !g->is_own[r]) continue;
+                if (sums) g->low[r] += head_exp2(head, keys->c0 + j, y - g->high[r]);
+                else g->high[r] = fmaxf(g->high[r], y);
+            }
+    }
+}
+
+/* m + log2 of the sum of 2^(y - m), in two parts. */
+static void take_own_sums(const struct gradients *g, struct keys *keys)
+{
+    const struct head *head = &g->head;
+    bool any = false;
+    for (int64_t r = 0; r < head->seqlen_q; ++r) {
+        any |= g->is_own[r] != 0.0f;
+        g->high[r] = head->p->has_sink ? (head->a->sink[head->h] - g->base[r]) * 0x1.715476p0f : -INFINITY;
+    }
+    for (int sums = 0; any && sums < 2; ++sums) {
+        for (int64_t r = 0; sums && r < head->seqlen_q; ++r) {
+            const float y = head->p->has_sink ? (head->a->sink[head->h] - g->base[r]) * 0x1.715476p0f : -INFINITY;
+            g->low[r] = y == -INFINITY ? 0.0f : head_exp2(head, 0, y - g->high[r]);
+        }
+        for (keys->c0 = 0; keys->c0 < head->seqlen_k; keys->c0 += head->self->tile_k) {
+            head_load_k(head, &head->p->k, head->a->k, keys->c0, head->p->head_dim, keys->k);
+            see_weights(g, keys, sums);
+        }
+    }
+    for (int64_t r = 0; any && r < head->seqlen_q; ++r) {
+        const float max = g->high[r], log_sum = log2f(g->low[r]);
+        g->high[r] = max + log_sum;
+        g->low[r] = max - g->high[r] + log_sum;
+    }
+}
+
 /* Everything that belongs to the query rows. A row that sees no key is not read; with a sink, its dlse is. */
 static void load_rows(struct gradients *g, struct keys *keys)
 {
@@ -201,9 +256,11 @@ static void load_rows(struct gradients *g, struct keys *keys)
         const bool sees = sees_a_key(head, r);
         memset(g->q + r * p->head_dim, 0, (size_t)p->head_dim * sizeof *g->q);
         memset(g->dout + r * p->head_dim_v, 0, (size_t)p->head_dim_v * sizeof *g->dout);
-        g->lse[r] = g->delta[r] = g->dlse[r] = g->p_sum[r] = 0.0f;
+        g->lse[r] = g->delta[r] = g->dlse[r] = g->p_sum[r] = g->base[r] = g->is_own[r] = 0.0f;
         if (!sees && !p->has_sink) continue;
         g->lse[r] = scalar(g, &p->lse, head->a->lse, r);
+        g->is_own[r] = sees && !p->external_lse && head_is_large(head, g->lse[r]);
+        if (g->is_own[r]) g->base[r] = head_base(head, r);
         if (p->dlse.dtype) g->dlse[r] = scalar(g, &p->dlse, g->a->dlse, r);
         if (p->delta.dtype && (sees || p->external_lse)) g->delta[r] = scalar(g, &p->delta, g->a->delta, r);
         if (!sees) continue;
@@ -213,6 +270,7 @@ static void load_rows(struct gradients *g, struct keys *keys)
     }
     g->powers = (struct powers){0};
     if (scales(head)) take_powers(g, keys);
+    take_own_sums(g, keys);
     if (sums) sum_delta(g, keys);
 }
 
@@ -401,7 +459,7 @@ static void add_dsink(const struct gradients *g)
 {
     const float sink = g->head.a->sink[g->head.h];
     for (int64_t r = 0; r < g->head.seqlen_q; ++r)
-        g->dsink[g->head.h] += head_exp(&g->head, 1, sink, g->lse[r], 0) * (g->dlse[r] - g->delta[r]);
+        g->dsink[g->head.h] += weight_of(g, r, 1, sink - g->base[r], 0) * (g->dlse[r] - g->delta[r]);
 }
 
 static void backward_head(struct gradients *g, struct keys *keys)
@@ -475,9 +533,10 @@ enum attest_status emulate_backward(const struct implementation *self, const str
                               p->seqlen_q, p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim,
                               p->seqlen_k * p->head_dim, p->seqlen_k * p->head_dim_v,
                               p->dbias.dtype ? dbias_count(p) : 0, p->num_heads_q, p->seqlen_q * p->head_dim,
-                              p->seqlen_q * p->head_dim_v};
+                              p->seqlen_q * p->head_dim_v, p->seqlen_q, p->seqlen_q, p->seqlen_q, p->seqlen_q};
     float **const arrays[] = {&g.q,  &g.dout, &g.lse, &g.delta, &g.dlse,  &g.p_sum,
-                              &g.dq, &g.dq_p, &g.dk,  &g.dv,    &g.dbias, &g.dsink, &g.q16, &g.dout16};
+                              &g.dq, &g.dq_p, &g.dk,  &g.dv,    &g.dbias, &g.dsink, &g.q16, &g.dout16,
+                              &g.base, &g.high, &g.low, &g.is_own};
     const int num_arrays = sizeof arrays / sizeof *arrays;
     int64_t total = 0;
     for (int i = 0; i < num_arrays; ++i) total += counts[i];

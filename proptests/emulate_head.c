@@ -139,12 +139,37 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
 float head_exp(const struct head *head, int64_t c, float x, float reference, int power)
 {
     const float log2_e = 0x1.715476p0f, scaled = fmaf(reference, log2_e, (float)-power);
-    const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32;
+    const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32 && !head_is_extreme(head, reference);
     const float y = fused ? fmaf(x, log2_e, -scaled) : x * log2_e - scaled;
     if (!head->self->is_unkind || !isfinite(y)) return power ? exp2f(y) : expf(x - reference);
+    return head_exp2(head, c, y);
+}
+
+float head_exp2(const struct head *head, int64_t c, float y)
+{
+    if (!head->self->is_unkind || !isfinite(y)) return exp2f(y);
     const double off = head->self->recipe->exp_error - 0x1p-24; /* less what storing it rounds */
     const float e = y == 0.0f ? 1.0f : (float)(exp2((double)y) * (c % 2 ? 1 + off : 1 - off));
     return e < FLT_MIN ? 0.0f : e;
+}
+
+bool head_is_extreme(const struct head *head, float size)
+{
+    return head->self->recipe->own_sum && fabsf(size) * 0x1.715476p0f >= 0x1p24f;
+}
+
+bool head_is_large(const struct head *head, float size)
+{
+    return head->self->recipe->own_sum && isfinite(size) && fabsf(size) * 0x1.715476p0f >= 0x1p10f;
+}
+
+float head_base(const struct head *head, int64_t r)
+{
+    float base = -INFINITY;
+    for (int64_t c = 0; c < head->seqlen_k && head->p->bias.dtype; ++c)
+        if (head_visible(head, r, c) && isfinite(bias_at(head, r, c))) base = fmaxf(base, bias_at(head, r, c));
+    if (isfinite(base) && head->p->has_sink && isfinite(head->a->sink[head->h])) base = fmaxf(base, head->a->sink[head->h]);
+    return isfinite(base) ? base : 0.0f;
 }
 
 bool head_scales(const struct head *head)
@@ -175,7 +200,7 @@ struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b)
 }
 
 /* x of one visible score from q.k. */
-static float score(const struct head *head, int64_t r, int64_t c, float dot, float *tanh_of)
+static float score(const struct head *head, int64_t r, int64_t c, float base, float dot, float *tanh_of)
 {
     const struct attest_problem *p = head->p;
     float x = p->softmax_scale * dot;
@@ -185,7 +210,7 @@ static float score(const struct head *head, int64_t r, int64_t c, float dot, flo
     }
     if (p->bias.dtype) {
         const float bias = bias_at(head, r, c);
-        x += MUTANT(head, MUTANT_BIAS_FINITE) && bias == -INFINITY ? -FLT_MAX : bias;
+        x += MUTANT(head, MUTANT_BIAS_FINITE) && bias == -INFINITY ? -FLT_MAX : bias - base;
     }
     if (p->has_alibi) {
         const int64_t beyond = c - key_on_diagonal(head, r, head->alibi_diag);
@@ -209,7 +234,7 @@ void score_tile_compute(const struct head *head, float *q, float *k, struct scor
             tile->seen[i][j] = padding ? tile->padding_counts : head_visible(head, r, c);
             if (!tile->seen[i][j]) continue;
             tile->dropped[i][j] = head_dropped(head, r, c);
-            tile->x[i][j] = padding ? 0.0f : score(head, r, c, tile->x[i][j], &tile->tanh[i][j]);
+            tile->x[i][j] = padding ? 0.0f : score(head, r, c, tile->base[i], tile->x[i][j], &tile->tanh[i][j]);
         }
     }
 }

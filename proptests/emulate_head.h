@@ -49,6 +49,15 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
  * subnormal. */
 float head_exp(const struct head *head, int64_t c, float x, float reference, int power);
 
+/* Whether own_sum asks for a row: of a finite lse or maximum in base e; and then the largest finite bias that it sees,
+ * or the sink. From a maximum on that is extreme no score is fused with the subtraction. */
+bool head_is_large(const struct head *head, float size);
+bool head_is_extreme(const struct head *head, float size);
+float head_base(const struct head *head, int64_t r);
+
+/* 2^y, off as head_exp is. */
+float head_exp2(const struct head *head, int64_t c, float y);
+
 /* Whether the recipe scales weights of such problems (bounds.md, 11.11 and 11.12): every row sees every key, scores are
  * softmax_scale q . k, q, k and v are bf16. */
 bool head_scales(const struct head *head);
@@ -64,6 +73,7 @@ struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b);
 /* Scores of a tile: rows r0 .. r0 + rows - 1 against keys c0 .. c0 + tile_k - 1, past seqlen_k too. */
 struct score_tile {
     int64_t r0, rows, c0, keys;
+    float base[TILE_Q];  /* that biases of the row are taken less of */
     bool padding_counts; /* only mutants: what is past seqlen_k is seen, with a score of 0 */
     unsigned char seen[TILE_Q][MAX_TILE_K];
     unsigned char dropped[TILE_Q][MAX_TILE_K];

@@ -1,5 +1,6 @@
 /* kernels_long.c - cases of several tiles on both sides, in every width that kernels are compiled for: random cases as
  * small as a simulated GPU asks for seldom have them. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +30,9 @@
 #define FAR_VALUES (FEW_KEYS << 1)
 #define ODD_RESULTS (FAR_VALUES << 1)
 
-/* Scores, and so lse, of 2048 and more, of NEGATIVE of -2048, by one feature of q and k alone: what rounding lse to
- * fp32 does to all p of a row at once, 2^-13 at most, is felt where it meets delta, and the large numbers of k. */
+/* Scores, and so lse, of about 640, of NEGATIVE of -640, by one feature of q and k alone: below 2^10 in base 2, from
+ * which on rows have an lse of their own (gradients.h). What rounding lse to fp32 does to all p of a row at once, 2^-15
+ * at most, is felt where it meets delta, and the large numbers of k. */
 #define FAR_SCORES (ODD_RESULTS << 1)
 
 /* Of few rows in use, all keys are. */
@@ -56,6 +58,10 @@
 #define FEW (ELSEWHERE << 1)
 #define FEWER (FEW << 1)
 
+/* Biases as model code makes masks: of rows that they hide whole, by -1e9 or the lowest number of fp32, and of rows
+ * whose first keys they hide. */
+#define HIDING (FEWER << 1)
+
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
  * wrong kernel is found. */
 static const struct long_case {
@@ -70,6 +76,9 @@ static const struct long_case {
      FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SINK) | FEATURE(SOFTCAP) | FEATURE(DLSE)},
     {"biases", 2, 100, 70, 40, 32, -1, 0,
      FEATURE(BIAS) | FEATURE(DBIAS) | FEATURE(ALIBI) | FEATURE(SOFTCAP) | FEATURE(SINK)},
+    {"biases that hide rows", 2, 100, 170, 40, 32, -1, 0,
+     FEATURE(BIAS) | FEATURE(DBIAS) | FEATURE(ALIBI) | FEATURE(SOFTCAP) | FEATURE(SINK) | FEATURE(DLSE) | HIDING},
+    {"biases that hide rows, no sink", 1, 70, 80, 64, 64, -1, -1, FEATURE(BIAS) | FEATURE(DROPOUT) | HIDING},
     {"a mask and biases", 2, 40, 50, 16, 16, -1, -1, FEATURE(MASK) | FEATURE(BIAS) | FEATURE(DBIAS)},
     {"negative keys", 1, 10, 64, 64, 64, 20, -1, NEGATIVE},
     {"padded rows", 1, 70, 80, 31, 23, -1, -1, FEATURE(STRIDED)},
@@ -83,6 +92,8 @@ static const struct long_case {
      FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SOFTCAP) | FEATURE(DLSE)},
     {"one query, a sink", 2, 1, 500, 40, 64, 470, 0, FEATURE(MASK) | FEATURE(DROPOUT) | FEATURE(SINK)},
     {"one query, biases", 2, 1, 200, 64, 64, 150, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
+    {"one query, hidden by biases", 2, 1, 200, 64, 64, 150, 0, FEATURE(BIAS) | FEATURE(ALIBI) | HIDING},
+    {"one query, hidden by biases, width 32", 1, 1, 500, 32, 32, -1, -1, FEATURE(BIAS) | FEATURE(SINK) | HIDING},
     {"one query, padded rows", 1, 1, 70, 31, 23, -1, -1, FEATURE(STRIDED)},
     {"one query, rows not used", 2, 3, 200, 64, 64, -1, -1, FEATURE(SEQUSED)},
     {"one query, no group", 1, 1, 200, 64, 64, -1, -1, NO_GROUP},
@@ -109,6 +120,9 @@ static const struct long_case {
     {"short, a group", 1, 60, 50, 64, 40, -1, -1, 0},
     {"short, a mask and dropout", 1, 33, 64, 64, 64, -1, -1, FEATURE(MASK) | FEATURE(DROPOUT)},
     {"short, biases", 2, 50, 60, 40, 64, -1, 0, FEATURE(BIAS) | FEATURE(ALIBI)},
+    {"short, biases that hide rows", 2, 50, 60, 40, 64, -1, 0, FEATURE(BIAS) | FEATURE(ALIBI) | HIDING},
+    {"short, a mask and biases that hide rows", 1, 33, 64, 64, 64, -1, -1,
+     FEATURE(MASK) | FEATURE(BIAS) | FEATURE(DROPOUT) | HIDING},
     {"short, padded rows", 1, 64, 33, 31, 23, -1, -1, FEATURE(STRIDED) | NO_GROUP},
     {"short, 32 keys", 2, 32, 32, 32, 32, -1, -1, NO_GROUP},
     {"short, 32 keys, odd rows of results", 2, 32, 32, 64, 64, -1, -1, NO_GROUP | ODD_RESULTS},
@@ -321,10 +335,12 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
 {
     static const enum role roles[NUM_TENSORS] = {[T_Q] = ROLE_Q, [T_K] = ROLE_K, [T_V] = ROLE_V, [T_DOUT] = ROLE_DOUT};
     if (t == T_MASK) return is_seen(at[2], at[3]);
+    if (t == T_BIAS && has(from, HIDING) && at[2] % 4 < 2) return at[2] % 4 == 0 ? -1e9f : -FLT_MAX;
+    if (t == T_BIAS && has(from, HIDING) && at[2] % 4 == 2 && at[3] < c->p.seqlen_k / 2) return -3e6f;
     if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (has(from, FAR_SCORES) && at[2] == 0 && t == T_Q) return 64;
-    if (has(from, FAR_SCORES) && at[2] == 0 && t == T_K) return has(from, NEGATIVE) ? -256 : 256;
+    if (has(from, FAR_SCORES) && at[2] == 0 && t == T_K) return has(from, NEGATIVE) ? -80 : 80;
     if (has(from, LATE_KEY) && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
     if (has(from, LATE_KEY) && at[2] == 0 && t == T_K) return at[0] % c->p.seqlen_k == 100 ? 256 : 0;
     if (has(from, FEW_KEYS) && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)

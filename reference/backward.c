@@ -59,12 +59,14 @@ static void load_rows(const struct backward *c, const struct ref_block *block, s
     ref_pack(block->rows, p->head_dim_v, w->dout, p->head_dim_v, 1, block->rows, w->dout_panels);
 }
 
-/* Exponents to p, with lse known or found on the way. Returns a finite value unless the row needs the plain way. */
-static double probabilities(const struct attest_problem *p, const struct ref_block *block, double *x, double *lse)
+/* Exponents to p, with lse known or found on the way; all lack base. Returns a finite value unless the row needs the
+ * plain way. */
+static double probabilities(const struct attest_problem *p, const struct ref_block *block, double base, double *x,
+                            double *lse)
 {
     const struct ref_vector *vector = ref_vector();
     if (p->external_lse) return isfinite(*lse) ? vector->exp_sum(block->width, *lse, x) : NAN;
-    const double sink = p->has_sink ? block->head->a->sink[block->h] : -INFINITY;
+    const double sink = p->has_sink ? (double)block->head->a->sink[block->h] - base : -INFINITY;
     double max = vector->max(block->width, x);
     if (sink > max) max = sink;
     if (!isfinite(max)) return NAN;
@@ -88,12 +90,14 @@ static void differentiate_row(const struct backward *c, const struct ref_block *
     const struct ref_vector *vector = ref_vector();
     const int64_t width = block->width, row = ref_block_row(block, r);
     double *x = w->p + r * block->stride, *ds = w->ds + r * block->stride;
-    const int64_t visible = ref_block_exponents(block, r, x, p->softcap > 0 ? w->t : NULL);
+    double base;
+    const int64_t visible = ref_block_exponents(block, r, x, p->softcap > 0 ? w->t : NULL, &base);
     w->plain[r] = visible > 0 ? w->plain[r] || ref_block_sees_special(block, r) : p->has_sink;
     if (visible > 0 && !w->plain[r]) {
         struct ref_row_state state =
             ref_given_state(&c->g, &block->head->s, block->head->b, block->h, block->first_row + r);
-        const double sum = probabilities(p, block, x, &state.lse);
+        state.lse -= base; /* what was given; else it is found */
+        const double sum = probabilities(p, block, base, x, &state.lse);
         if (p->dropout_p > 0) {
             ref_block_dropout(block, r, w->drop);
             vector->multiply(width, w->drop, ds);
@@ -102,7 +106,7 @@ static void differentiate_row(const struct backward *c, const struct ref_block *
         w->plain[r] = !isfinite(sum) || !isfinite(state.delta) || !isfinite(state.dlse);
         if (c->g.out->delta) c->g.out->delta[row] = state.delta;
         if (c->g.dsink_rows)
-            c->g.dsink_rows[row] = exp(c->g.a->forward.sink[block->h] - state.lse) * (state.dlse - state.delta);
+            c->g.dsink_rows[row] = exp((double)c->g.a->forward.sink[block->h] - base - state.lse) * (state.dlse - state.delta);
         vector->multiply_shifted(width, x, state.delta - state.dlse, ds);
     }
     if (visible == 0 || w->plain[r]) {

@@ -203,7 +203,7 @@ enum attest_status ref_for_each_block(const struct ref_pass *pass)
 }
 
 /* Bias, ALiBi and masks of one score: *x is t on entry, -inf on return where hidden. Whether it is visible. */
-static bool add_bias(const struct ref_head *head, int64_t h, int64_t r, int64_t c, double *x)
+static bool add_bias(const struct ref_head *head, int64_t h, int64_t r, int64_t c, double base, double *x)
 {
     const struct attest_problem *p = head->p;
     const struct attest_forward_args *a = head->a;
@@ -218,16 +218,17 @@ static bool add_bias(const struct ref_head *head, int64_t h, int64_t r, int64_t 
     if (bias == -INFINITY) return false;
     if (p->has_alibi)
         alibi = (double)a->alibi_slopes[h] * fabs((double)(p->q_start + r + head->s.alibi_diag - p->k_start - c));
-    *x = t + bias - alibi;
+    *x = t + (bias - base) - alibi;
     return true;
 }
 
-int64_t ref_block_exponents(const struct ref_block *block, int64_t r, double *x, double *t)
+int64_t ref_block_exponents(const struct ref_block *block, int64_t r, double *x, double *t, double *base)
 {
     const struct ref_head *head = block->head;
     const struct attest_problem *p = head->p;
     int64_t first, last, visible = 0;
     window_of(head, block->first_row + r, &first, &last);
+    *base = ref_largest_bias(p, head->a, &head->s, head->b, block->h, block->first_row + r, first, last);
     first -= block->first_key, last -= block->first_key;
     ref_vector()->scale(block->width, p->softmax_scale, x);
     for (int64_t c = 0; c < first; ++c) x[c] = -INFINITY;
@@ -238,7 +239,7 @@ int64_t ref_block_exponents(const struct ref_block *block, int64_t r, double *x,
         for (int64_t c = 0; c < block->width; ++c) t[c] = c < first || c >= last ? 0.0 : x[c];
     if (!p->mask.dtype && !p->block_mask.dtype && !p->bias.dtype && !p->has_alibi) return last - first;
     for (int64_t c = first; c < last; ++c)
-        visible += add_bias(head, block->h, block->first_row + r, block->first_key + c, x + c);
+        visible += add_bias(head, block->h, block->first_row + r, block->first_key + c, *base, x + c);
     return visible;
 }
 

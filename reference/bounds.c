@@ -10,9 +10,46 @@
 
 const char *const ref_tensor_names[REF_NUM_TENSORS] = {"o", "lse", "dq", "dk", "dv", "dbias", "dsink"};
 
+/* What rounding y leaves, y of fewer than 53 - r's digits: to as many digits at any size, in each of its parts (Dekker
+ * 1971). */
+static inline double what_rounding_adds(double split, int parts, double y)
+{
+    double left = y;
+    for (int n = 0; n < parts; ++n) {
+        const double product = split * left;
+        left -= product - (product - left);
+    }
+    return -left;
+}
+
+/* What the roundings of a row's weights do to all of o alike, for each phase: bounds.md section 9. */
+static void find_shared_rounding(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                                 struct bound_row_state *s)
+{
+    const struct ref_machine *m = &head->machine;
+    const double split = 0x1p53 * ref_format(m->p.dtype)->unit_roundoff + 1, of_top = exp(s->lse - s->top);
+    double factors[BOUND_PHASES], sum = 0.0, variance = 0.0;
+    for (int k = 0; k < BOUND_PHASES; ++k) factors[k] = 1 + 2 * m->p.relative_below_one * k / BOUND_PHASES;
+    for (int64_t at = i * head->ld; at < i * head->ld + head->num_keys; ++at) {
+        const double drop = block->drop[at], last = block->p[at] * of_top;
+        if (!(drop * last > 0.0)) continue;
+        const double first = what_rounding_adds(split, m->p.parts, last);
+        for (int k = 0; k < BOUND_PHASES; ++k) {
+            const double y = last * factors[k]; /* where it is above the maximum, that maximum was not yet the key's */
+            s->shared[k] += drop * (y <= m->most_weight ? what_rounding_adds(split, m->p.parts, y) : first);
+        }
+        sum += drop * last;
+        variance += drop * drop * block->rounding_variance[at];
+    }
+    if (!(sum > 0.0)) return;
+    s->shared_variance = variance * of_top * of_top / (sum * sum);
+    for (int k = 0; k < BOUND_PHASES; ++k) s->shared[k] /= sum;
+}
+
 /* The weights of one row that meet |v|, v and v^2 in the four products below. */
 struct weights {
-    double *all;      /* everything that multiplies |v| in the rigorous bound */
+    double *all;      /* everything that multiplies |v| in the rigorous bound; where keys are ordered, but for sums */
+    double *size;     /* the largest computed m p, which the sums' errors multiply; NULL where they are in `all` */
     double *p;        /* m p */
     double *variance; /* of the rounded weight, and of the exponent: these meet v^2 */
     double *exponent; /* the latter alone, as it meets (m v - o)^2 */
@@ -25,13 +62,14 @@ static void weigh_row(const struct bound_head *head, const struct bound_block *b
                       const struct bound_row_state *s, const struct weights *w)
 {
     const struct ref_machine *m = &head->machine;
-    const double sum = s->keys.rel + ref_growth((double)s->rescales * m->u);
+    const double sum = ref_both(s->keys.rel, ref_growth((double)s->rescales * m->u));
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double drop = block->drop[at], p = drop * block->p[at], rounding = block->rounding[at];
         const double skew = p * block->weight_sigma[at];
         w->p[at] = p;
-        w->all[at] = drop * (block->centred[at] + rounding + sum * (block->plus[at] + rounding));
+        w->all[at] = drop * (block->centred[at] + rounding + (w->size ? 0.0 : sum * (block->plus[at] + rounding)));
+        if (w->size) w->size[at] = drop * (block->plus[at] + rounding);
         w->variance[at] = drop * drop * block->rounding_variance[at] + skew * skew;
         w->exponent[at] = drop > 0 ? skew * skew / drop : 0.0;
         w->bias[at] = p * block->weight_bias[at];
@@ -83,13 +121,46 @@ static double along_o(const struct bound_head *head, const struct bound_block *b
         spread += fabs(weight) * (reach + fabs(o[c]));
         variance += weight * weight * (summed * summed + 3 * m->u * m->u * o[c] * o[c]);
     }
-    variance += exponentials * spread * spread + s->relative_sigma * s->relative_sigma * mean * mean;
+    variance += exponentials * spread * spread;
+    variance += (s->relative_sigma * s->relative_sigma + out->alike.variance) * mean * mean;
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double p = block->p[at] * block->weight_sigma[at], exponent = w->exponent[at];
         variance += w->variance[at] * reaches[at] * reaches[at] - 2 * exponent * reaches[at] * mean + p * p * mean * mean;
     }
     return variance;
+}
+
+/* The largest difference of two partial sums of m p v over the row's keys in order, of each feature. */
+static void find_ranges(const struct bound_head *head, const double *p, double *low, double *high, double *sum)
+{
+    const int64_t d_v = head->problem->head_dim_v;
+    for (int64_t c = 0; c < d_v; ++c) low[c] = high[c] = sum[c] = 0.0;
+    for (int64_t j = 0; j < head->num_keys; ++j) {
+        const double weight = p[j], *const v = head->v.value + j * d_v;
+        if (weight == 0.0) continue;
+        for (int64_t c = 0; c < d_v; ++c) {
+            sum[c] += weight * v[c];
+            low[c] = sum[c] < low[c] ? sum[c] : low[c];
+            high[c] = sum[c] > high[c] ? sum[c] : high[c];
+        }
+    }
+    for (int64_t c = 0; c < d_v; ++c) high[c] -= low[c];
+}
+
+/* The errors of the sums of a row whose keys come in order, to its bounds: section 3.4. */
+static void add_ordered_sums(const struct bound_head *head, const struct bound_row_state *s, const double *p,
+                             const double *size, double *lines, double *bound)
+{
+    const int64_t d_v = head->problem->head_dim_v;
+    const double kappa = ref_both(s->keys.rel, ref_growth((double)s->rescales * head->machine.u));
+    const double step = ref_step_error(&head->machine);
+    double *const range = lines;
+    find_ranges(head, p, lines + d_v, range, lines + 2 * d_v);
+    for (int64_t c = 0; c < d_v; ++c) {
+        const double ordered = (1 + kappa) * (kappa * (2 * range[c] + bound[c]) + step * size[c]);
+        bound[c] += fmin(kappa * size[c], ordered);
+    }
 }
 
 /* Row i from the products, which come in `out`: o, all |v| in bound. */
@@ -114,7 +185,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         const double lost = bound_lost_of_o(head, s, c);
         double bound = out->bound[at] + size * s->shift + lost;
         bound += relative * (size + bound);
-        bound = s->blurred ? hull(head, s, c) + lost : fmin(bound, hull(head, s, c) + lost);
+        bound = fmin(bound, hull(head, s, c) + lost);
         if (!m->rescales) bound += size * ref_growth(s->lse_bound); /* the oracle may take exp(x - lse) */
         if (s->overflow || head->fmax * head->v_sum[c] * m->most_weight > m->huge) bound = INFINITY;
         const double total = bound_with_output(m, m->o_dtype, o, bound);
@@ -124,11 +195,11 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         double variance = noise->sums[VARIANCE][at] - 2 * o * noise->sums[EXPONENT][at] + o * o * exponent;
         variance = fmax(variance, 0.0) + exponentials * (reach + size) * (reach + size);
         variance += s->keys.sigma * s->keys.sigma * reach * reach;
-        variance += (s->relative_sigma * s->relative_sigma + 3 * m->u * m->u) * o * o;
+        variance += (s->relative_sigma * s->relative_sigma + out->alike.variance + 3 * m->u * m->u) * o * o;
         noise->sums[REACH][at] = reach;
         out->sigma[at] = sqrt(variance + bound_output_variance(m, m->o_dtype, o));
         out->bias[at] = noise->sums[BIAS][at] + size * bias + fabs(noise->sums[LAG][at] - o * lag) + lost +
-                        bound_bias_of_sum(&s->keys, reach, o, sum_v);
+                        size * out->alike.bias + bound_bias_of_sum(&s->keys, reach, o, sum_v);
     }
 }
 
@@ -163,9 +234,16 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
     struct bound_pool pool = {0};
     const int64_t n = head->num_keys, d_v = head->problem->head_dim_v, rows = block->rows,
                   size = BOUND_BLOCK * head->ld;
-    const struct weights w = {bound_take(&pool, size), bound_take(&pool, size), bound_take(&pool, size),
-                              bound_take(&pool, size), bound_take(&pool, size),
-                              bound_take(&pool, size), bound_take(&pool, size)};
+    const bool ordered = head->machine.ordered;
+    const struct weights w = {.all = bound_take(&pool, size),
+                              .size = ordered ? bound_take(&pool, size) : NULL,
+                              .p = bound_take(&pool, size),
+                              .variance = bound_take(&pool, size),
+                              .exponent = bound_take(&pool, size),
+                              .bias = bound_take(&pool, size),
+                              .lag = bound_take(&pool, size),
+                              .square = bound_take(&pool, size)};
+    double *const sizes = bound_take(&pool, BOUND_BLOCK * d_v), *const lines = bound_take(&pool, 3 * d_v);
     struct noise noise = {0};
     for (int e = 0; out->sigma && e < NUM_SUMS; ++e) noise.sums[e] = bound_take(&pool, BOUND_BLOCK * d_v);
     if (out->sigma) bound_take_path(&pool, BOUND_BLOCK * d_v, &noise.path);
@@ -178,6 +256,13 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
         else
             bound_product(rows, d_v, n, w.p, head->ld, 1, v->plain, n, false, out->o, d_v);
         bound_product(rows, d_v, n, w.all, head->ld, 1, v->absolute, n, false, out->bound, d_v);
+        if (ordered) {
+            bound_product(rows, d_v, n, w.size, head->ld, 1, v->absolute, n, false, sizes, d_v);
+            for (int64_t i = 0; i < rows; ++i) {
+                if (states[i].live == 0 || states[i].broken) continue;
+                add_ordered_sums(head, &states[i], w.p + i * head->ld, sizes + i * d_v, lines, out->bound + i * d_v);
+            }
+        }
         if (out->sigma) {
             double *const *const sums = noise.sums;
             bound_product(rows, d_v, n, w.p, head->ld, 1, v->absolute, n, false, sums[SIZE], d_v);
@@ -198,18 +283,82 @@ bool bound_block_o(const struct bound_head *head, const struct bound_block *bloc
     return !pool.failed;
 }
 
+/* A row of o: sums of its elements, of their sizes and squares, and what its weights' roundings do to all of them. */
+struct shared_row {
+    double sum, size, squares, variance, shared[BOUND_PHASES];
+};
+
 struct forward {
     const struct attest_problem *problem;
     const struct attest_forward_args *args;
     struct ref_machine machine;
     int64_t longest; /* sequences of more rows or keys are left as they are */
     const struct ref_bound *o, *lse;
+    struct shared_row *rows; /* of the first pass, which finds what they share; NULL in the second, or without it */
+    struct bound_alike alike; /* its result */
 };
 
 /* The largest of what any machine makes of it; a NaN stays. */
 static void put(double *array, int64_t index, double value)
 {
     if (array && !(array[index] >= value) && !isnan(array[index])) array[index] = value;
+}
+
+/* Of the machines that may have made a row, the one that errs more. */
+static void put_shared(const struct forward *f, const struct bound_row_state *s, const double *o, int64_t row)
+{
+    struct shared_row *to = &f->rows[row];
+    to->sum = to->size = to->squares = 0.0;
+    for (int64_t c = 0; c < f->problem->head_dim_v; ++c)
+        to->sum += o[c], to->size += fabs(o[c]), to->squares += o[c] * o[c];
+    to->variance = fmax(to->variance, s->shared_variance);
+    for (int k = 0; k < BOUND_PHASES; ++k)
+        if (fabs(s->shared[k]) > fabs(to->shared[k])) to->shared[k] = s->shared[k];
+}
+
+/* What the rows of a block share, and their o. */
+static bool put_shared_rows(const struct forward *f, const struct bound_head *head, struct bound_block *block,
+                            struct bound_row_state *states)
+{
+    const int64_t d_v = f->problem->head_dim_v, ld = head->ld;
+    struct bound_pool pool = {0};
+    double *const o = bound_take(&pool, BOUND_BLOCK * d_v), *const weights = bound_take(&pool, BOUND_BLOCK * ld);
+    for (int64_t i = 0; !pool.failed && i < block->rows; ++i) {
+        if (states[i].live == 0 || states[i].broken) continue;
+        find_shared_rounding(head, block, i, &states[i]);
+        for (int64_t at = i * ld; at < (i + 1) * ld; ++at) weights[at] = block->drop[at] * block->p[at];
+    }
+    if (!pool.failed) {
+        const int64_t n = head->num_keys;
+        bound_product(block->rows, d_v, n, weights, ld, 1, head->v_rows.plain, n, false, o, d_v);
+        for (int64_t i = 0; i < block->rows; ++i) {
+            const int64_t row = head->sequence.first_q + block->first + i;
+            put_shared(f, &states[i], o + i * d_v, row * f->problem->num_heads_q + head->h);
+        }
+    }
+    bound_release(&pool);
+    return !pool.failed;
+}
+
+/* Rows may share what their weights' roundings add up to: the largest of any phase is a bias, and what its squares have
+ * beyond those of independent roundings a variance. In the order of rows, whatever threads there were. */
+static struct bound_alike find_alike(const struct shared_row *shared, int64_t rows)
+{
+    double size = 0.0, squares = 0.0, bias = 0.0, excess = 0.0;
+    for (int64_t r = 0; r < rows; ++r) size += shared[r].size, squares += shared[r].squares;
+    if (!(squares > 0.0)) return (struct bound_alike){0};
+    for (int k = 0; k < BOUND_PHASES; ++k) {
+        double sum = 0.0, along = 0.0, beyond = 0.0;
+        for (int64_t r = 0; r < rows; ++r) {
+            const struct shared_row *row = &shared[r];
+            sum += row->sum * row->shared[k];
+            along += row->squares * row->shared[k];
+            beyond += row->squares * (row->shared[k] * row->shared[k] - row->variance);
+        }
+        bias = fmax(bias, fmax(fabs(sum) / size, fabs(along) / squares));
+        excess = fmax(excess, beyond / squares);
+    }
+    return (struct bound_alike){.bias = bias, .variance = fmax(0.0, excess - bias * bias)};
 }
 
 static void put_o(const struct forward *f, const struct bound_head *head, const struct bound_block *block,
@@ -250,7 +399,8 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
     const struct bound_block_output out = {bound_take(&pool, size), bound_take(&pool, size),
                                            statistics ? bound_take(&pool, size) : NULL,
                                            statistics ? bound_take(&pool, size) : NULL,
-                                           head->v_columns.plain ? bound_take(&pool, BOUND_BLOCK) : NULL};
+                                           head->v_columns.plain ? bound_take(&pool, BOUND_BLOCK) : NULL,
+                                           f->alike};
     bool ok = !pool.failed;
     for (int64_t r = 0; ok && r < head->sequence.seqlen_q; r += BOUND_BLOCK) {
         struct bound_pool rows = {0};
@@ -263,9 +413,13 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
             bound_block_scores(head, block, states);
             for (int64_t i = 0; i < block->rows; ++i)
                 if (!states[i].empty && !states[i].broken) bound_row_weights(head, block, i, &states[i]);
-            if (f->o) ok = bound_block_o(head, block, states, &out);
-            if (ok && f->o) put_o(f, head, block, &out);
-            if (ok && f->lse) put_lse(f, head, block, states);
+            if (f->rows) {
+                ok = put_shared_rows(f, head, block, states);
+            } else {
+                if (f->o) ok = bound_block_o(head, block, states, &out);
+                if (ok && f->o) put_o(f, head, block, &out);
+                if (ok && f->lse) put_lse(f, head, block, states);
+            }
         }
         bound_release(&rows);
     }
@@ -277,6 +431,7 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
 static enum attest_status forward_unit(void *context, int64_t unit)
 {
     const struct forward *f = context;
+    if (f->rows && f->machine.p.relative == 0.0) return ATTEST_OK; /* no weight is rounded */
     const int64_t group = f->problem->num_heads_q / f->problem->num_heads_kv;
     struct bound_pool pool = {0};
     struct bound_head head = {.problem = f->problem,
@@ -287,7 +442,7 @@ static enum attest_status forward_unit(void *context, int64_t unit)
     struct bound_block block = {0};
     bool ok = bound_load_keys(&pool, &head) && bound_take_block(&pool, &head, &block);
     const bool is_long = ok && (head.sequence.seqlen_q > f->longest || head.sequence.seqlen_k > f->longest);
-    if (ok && f->o && f->o->along) head.v_columns = bound_make_panels(&pool, &head.v, true, 1);
+    if (ok && !f->rows && f->o && f->o->along) head.v_columns = bound_make_panels(&pool, &head.v, true, 1);
     ok = ok && !pool.failed;
     if (ok && f->machine.scales) head.v_floor = bound_floor_of_values(&head);
     for (int64_t g = 0; ok && !is_long && g < group; ++g) {
@@ -313,20 +468,37 @@ void bound_clear_bound(const struct ref_bound *bound, int64_t count)
     clear(bound->shift, count);
 }
 
+/* For each machine that may have made them. */
+static enum attest_status bound_all(struct forward *f, const struct attest_recipe *recipe, int threads)
+{
+    const int64_t units = f->problem->batch * f->problem->num_heads_kv;
+    f->machine = ref_forward_machine(f->problem, recipe);
+    f->longest = INT64_MAX;
+    const enum attest_status status = bound_for_each(units, threads, forward_unit, f);
+    if (status != ATTEST_OK || !f->machine.may_scale) return status;
+    const struct attest_recipe scaled = ref_scaling_recipe(recipe);
+    f->machine = ref_forward_machine(f->problem, &scaled);
+    f->longest = REF_SCALED_ROWS;
+    return bound_for_each(units, threads, forward_unit, f);
+}
+
 enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
                                      const struct attest_recipe *recipe, const struct ref_bound *o,
                                      const struct ref_bound *lse, int threads)
 {
-    struct forward f = {p, a, ref_forward_machine(p, recipe), INT64_MAX, o, lse};
-    bound_clear_bound(o, ref_rows_q(p) * p->num_heads_q * p->head_dim_v);
-    if (o && o->along) clear(o->along, ref_rows_q(p) * p->num_heads_q);
-    bound_clear_bound(lse, ref_rows_q(p) * p->num_heads_q);
-    enum attest_status status = bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
-    if (status == ATTEST_OK && f.machine.may_scale) {
-        const struct attest_recipe scaled = ref_scaling_recipe(recipe);
-        f.machine = ref_forward_machine(p, &scaled);
-        f.longest = REF_SCALED_ROWS;
-        status = bound_for_each(p->batch * p->num_heads_kv, threads, forward_unit, &f);
+    struct forward f = {.problem = p, .args = a, .o = o, .lse = lse};
+    const int64_t rows = ref_rows_q(p) * p->num_heads_q;
+    bound_clear_bound(o, rows * p->head_dim_v);
+    if (o) clear(o->along, rows);
+    bound_clear_bound(lse, rows);
+    if (o && (o->sigma || o->bias)) {
+        struct bound_pool pool = {0};
+        f.rows = (struct shared_row *)bound_take(&pool, rows * (int64_t)(sizeof *f.rows / sizeof(double)));
+        const enum attest_status status = pool.failed ? ATTEST_OUT_OF_MEMORY : bound_all(&f, recipe, threads);
+        if (status == ATTEST_OK) f.alike = find_alike(f.rows, rows);
+        f.rows = NULL;
+        bound_release(&pool);
+        if (status != ATTEST_OK) return status;
     }
-    return status;
+    return bound_all(&f, recipe, threads);
 }

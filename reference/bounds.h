@@ -102,7 +102,7 @@ enum ref_direction {
     REF_NEXT_HEAD,
     REF_SCALED_HEAD,
     REF_SCALED_TILE,
-    REF_TILE,          /* from here on ref_judge_keys: what 64 keys contribute */
+    REF_TILE_OF_KEYS,          /* from here on ref_judge_keys: what 64 keys contribute */
     REF_EARLIER_TILES, /* what all keys before a tile contribute */
     REF_SCORES_SCALED, /* the derivative by a factor of all scores */
     REF_ALONG_DOUT,

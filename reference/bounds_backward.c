@@ -32,7 +32,7 @@ static void put_larger(double *array, int64_t index, double value)
 struct finish {
     const struct ref_machine *machine;
     int32_t dtype;
-    double scale, operand; /* operand: what each may be off by, relative to itself */
+    double scale, operand;    /* operand: what each may be off by, relative to itself */
 };
 
 static void finish_element(const struct finish *f, const struct bound_terms *t, int64_t from, struct ref_sum sum,
@@ -50,13 +50,16 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     const double absolute = t->absolute[from], reach = bound_reach(&t->path, from, t->value[from], absolute, terms);
     const double summed = sum.sigma * reach;
     const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
-    put(to->sigma, index,
-        sqrt(variance + m->u * m->u * value * value + bound_output_variance(m, f->dtype, value)));
-    const double operands = fmin(f->operand * absolute, 8 * sqrt(t->variance[from])); /* of all rows */
-    const double of_sum = bound_bias_of_sum(&sum, reach, t->value[from], absolute);
-    const double known = to->shift ? 0.0 : fabs(t->known[from]);
-    put(to->bias, index,
-        scale * (t->bias[from] + sqrt(t->shared[from]) + operands + of_sum + known + lost) + 2 * m->tiny);
+    const double operands = fmin(f->operand * absolute, m->row_sigmas * sqrt(t->variance[from])); /* of all rows */
+    const double of_sum = bound_bias_of_sum(&sum, reach, t->value[from], absolute), known = fabs(t->known[from]);
+    const double own_bias = t->bias[from] + sqrt(t->shared[from]) + fabs(t->rounded[from]) + operands;
+    const double bias = scale * (own_bias + of_sum + (to->shift ? 0.0 : known) + lost) + 2 * m->tiny;
+    /* What is rounded may be little more than its bias. */
+    const double systematic = bias + (to->shift ? scale * known : 0.0);
+    const double rounded =
+        fmax(bound_output_variance(m, f->dtype, value), bound_output_variance(m, f->dtype, systematic));
+    put(to->sigma, index, sqrt(variance + m->u * m->u * value * value + rounded));
+    put(to->bias, index, bias);
     if (to->shift) put_larger(to->shift, index, f->scale * t->known[from]);
 }
 
@@ -71,7 +74,7 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
         if (s->live == 0 || s->broken) continue;
-        const struct ref_sum sum = ref_sum_rows(m, s->live, head->num_keys);
+        const struct ref_sum sum = ref_sum_tiles(m, s->live, head->num_keys);
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live, norm = block->ds_norm[i] + block->corrections[i].norm;
@@ -103,7 +106,7 @@ static void find_along_dq(const struct backward *b, const struct bound_gradient_
     }
     bound_product(rows, n, d, weights, d, 1, head->k_transposed.plain, d, false, reaches, head->ld);
     for (int64_t i = 0; i < rows; ++i) {
-        const struct ref_sum sum = ref_sum_rows(m, block->states[i].live, n);
+        const struct ref_sum sum = ref_sum_tiles(m, block->states[i].live, n);
         const double *const reach = reaches + i * head->ld, *const of_ds = block->ds.variance + i * head->ld;
         double mean = 0.0, variance = 0.0;
         for (int64_t at = i * d; at < (i + 1) * d; ++at) {
@@ -132,11 +135,11 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     const struct ref_machine *m = &g->head.machine;
     const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0};
     const double weight_floor = is_dk ? g->floors.ds : g->floors.p, floor = is_dk ? g->floors.q : g->floors.dout;
-    const int64_t group = p->num_heads_q / p->num_heads_kv, span = group * g->head.sequence.seqlen_q;
+    const int64_t group = p->num_heads_q / p->num_heads_kv, span = g->head.sequence.seqlen_q;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (terms->seen[j] == 0.0) continue;
-        struct ref_sum sum = ref_sum_rows(m, (int64_t)terms->seen[j], span);
-        sum.rel += ref_growth((double)group * m->u);
+        struct ref_sum sum = ref_sum_rows(m, (int64_t)terms->seen[j], span, group);
+        sum.rel = ref_both(sum.rel, ref_growth((double)group * m->u));
         const int64_t row = (g->head.sequence.first_k + j) * p->num_heads_kv + g->head.h_kv;
         for (int64_t c = 0; c < features; ++c) {
             const double seen = terms->seen[j];
@@ -173,6 +176,7 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     bound_product(m, n, k, w->variance, a_row, a_col, operand->square, packed, add, t->variance, n);
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
     bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
+    if (w->rounded) bound_product(m, n, k, w->rounded, a_row, a_col, operand->plain, packed, add, t->rounded, n);
     if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 
@@ -342,6 +346,7 @@ static int64_t dbias_size(const struct attest_problem *p)
            (t->seqlen_k ? p->seqlen_k : 1);
 }
 
+/* Of a run over all units; the next one begins with sums of 0. */
 enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
                                       const struct attest_recipe *recipe,
                                       const struct ref_bound tensors[REF_NUM_TENSORS], int threads)

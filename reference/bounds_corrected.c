@@ -133,7 +133,7 @@ static void weigh(const struct bound_gradient_block *block, int64_t at, const st
 struct noise {
     double delta_variance, delta_bias, rounding; /* rounding: variance of the sum of rounded ds */
     double weights, weights_bias;                /* of the sum of ds without its rounding */
-    double p, p_bias, known;                     /* of the sum of rounded c p; what is known of it */
+    double p, p_bias, known, tied;               /* of the sum of rounded c p; what is known of it, or near a tie */
 };
 
 static void add_noise(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t at,
@@ -159,18 +159,16 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
     const double p_skew = s->p * v->weight_sigma[j];
     noise->p += p_skew * p_skew;
     if (m->p_dq.dtype != ATTEST_ABSENT) {
-        const double rounded = ref_round(m->p_dq.dtype, s->slope - s->slope_error);
-        if (rounded == ref_round(m->p_dq.dtype, s->slope + s->slope_error))
-            noise->known += rounded - s->slope;
-        else
-            noise->p += s->slope_rounding * s->slope_rounding / 3;
+        const double lower = ref_round(m->p_dq.dtype, s->slope - s->slope_error);
+        const double rounding = ref_round(m->p_dq.dtype, s->slope) - s->slope;
+        *(lower == ref_round(m->p_dq.dtype, s->slope + s->slope_error) ? &noise->known : &noise->tied) += rounding;
     }
     block->dq.variance[at] = variance + rounding;
     block->dq.bias[at] = c.value * bias + dx * c.bias + m->tiny;
 }
 
 /* delta's bias, f's share of each weight's variance, and the error of the sum of the weights. What is random for a
- * whole row is a bias there: 8 standard deviations. */
+ * whole row is a bias there: row_sigmas standard deviations. */
 static void spread_noise(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, bool plain,
                          const struct sums *s, const struct noise *n, const struct bound_row *exact,
                          const struct bound_row *uncorrected, struct bound_row *row, struct bound_correction *to)
@@ -178,14 +176,16 @@ static void spread_noise(const struct bound_gradient_head *g, struct bound_gradi
     const struct ref_machine *m = &g->head.machine;
     const double summed = m->u * sqrt((s->terms + 4) / 3);
     const double sizes = s->dx + fabs(row->delta) + row->delta_bias + fabs(row->dlse);
-    const double of_sums = 8 * (summed + 2 * m->u) * sizes + s->terms * m->tiny;
+    const double of_sums = m->row_sigmas * (summed + 2 * m->u) * sizes + s->terms * m->tiny;
     const double quotient = plain ? 1.0 : 1.0 / fmax(s->slope, 0x1p-20);
-    const double delta_bias = fmax(of_sums + (plain ? n->delta_bias + 8 * sqrt(n->delta_variance) : exact->delta_bias),
-                                   uncorrected ? uncorrected->delta_bias : 0.0);
-    const double factor = row->delta_bias + delta_bias + 8 * quotient * (sqrt(n->rounding) + 2 * summed * s->ds);
+    const double summed_delta = n->delta_bias + m->row_sigmas * sqrt(n->delta_variance);
+    const double delta_bias =
+        fmax(of_sums + (plain ? summed_delta : exact->delta_bias), uncorrected ? uncorrected->delta_bias : 0.0);
+    const double of_quotient = m->row_sigmas * quotient * (sqrt(n->rounding) + 2 * summed * s->ds);
+    const double factor = row->delta_bias + delta_bias + of_quotient;
     row->delta_bias = delta_bias;
     to->variance = factor * factor * n->p + 2 * summed * summed * s->ds * s->ds;
-    to->bias = factor * (n->p_bias + fabs(n->known)) + s->terms * m->tiny;
+    to->bias = factor * (n->p_bias + fabs(n->known) + fabs(n->tied)) + s->terms * m->tiny;
     if (!plain) {
         to->variance += n->weights;
         to->bias += n->weights_bias + s->slope * row->delta_bias;

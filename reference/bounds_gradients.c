@@ -26,7 +26,8 @@ bool bound_has_delta(const struct bound_gradient_head *g)
 double bound_error_of_p(const struct ref_machine *m, const struct bound_row *row, double x, double score_error,
                         double p)
 {
-    const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(row->lse)) + 4 * fabs(x - row->lse);
+    const double size = fabs(x + row->base), lse = fabs(row->lse + row->base);
+    const double rounded = size + 2 * fmax(size, lse) + 4 * fabs(x - row->lse);
     const double error = score_error + m->u * (rounded + 1.5 * m->power) + m->exp_error + row->lse_error;
     const double growth =
         error <= LARGE_EXPONENT_ERROR ? p * ref_growth(error) : exp(fmin(x - row->lse + error, 700.0));
@@ -100,7 +101,7 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
     const struct ref_machine *m = &g->head.machine;
     const struct bound_block *rows = &block->rows;
     const struct bound_row_state *s = &block->states[i];
-    const double sum = s->keys.rel + ref_growth((double)s->rescales * m->u);
+    const double sum = ref_both(s->keys.rel, ref_growth((double)s->rescales * m->u));
     const bool may_be_scaled = o_may_be_scaled(g);
     const double u16 = may_be_scaled ? ref_format(ATTEST_FP16)->unit_roundoff : 0.0;
     double centred = 0.0, error = 0.0;
@@ -113,8 +114,7 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
         error += sum * (rows->plus[at] + rounding) * size;
     }
     error += fmax(0.0, s->shift - centred) * fabs(delta) + sums->final;
-    if (may_be_scaled && !s->blurred) return error; /* the bound of o is of other roundings */
-    return s->blurred ? sums->bound : fmin(error, sums->bound);
+    return may_be_scaled ? error : fmin(error, sums->bound); /* the bound of o is of other roundings */
 }
 
 /* What the o that is in memory makes delta be off by, with its sign; NaN where there is none, or where a delta is given,
@@ -174,9 +174,11 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
 {
     const struct ref_machine *m = &g->head.machine;
     const double terms = (double)block->states[i].live + 3;
-    double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0;
+    double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0, sum = 0.0, low = 0.0, high = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
+        sum += v->p[j] * v->drop[j] * v->dp[j];
+        low = fmin(low, sum), high = fmax(high, sum);
         const double dp = v->drop[j] * fabs(v->dp[j]), p = v->p[j];
         const double sigma_dp = bound_sigma_of_dp(g, v, j), skew = v->weight_sigma[j] * dp;
         error += v->p_error[j] * dp + (p + v->p_error[j]) * v->dp_error[j];
@@ -188,7 +190,12 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
     const double of_lse = block->states[i].lse_sigma * row->delta;
     variance += terms / 3 * m->u * m->u * absolute * absolute + (p_is_own(g) ? of_lse * of_lse : 0.0);
     bias += row->lse_bias * fabs(row->delta);
-    row->delta_error = error + ref_growth(terms * m->u) * size + 3 * m->u * fabs(row->delta) + terms * m->tiny;
+    double summed = ref_growth(terms * m->u) * size;
+    if (m->ordered) { /* one chain in order, or lanes: section 3.4 */
+        const double kappa = ref_growth(terms * m->u), chain = (1 + kappa) * kappa * (2 * (high - low) + error);
+        summed = fmin(summed, fmax(chain + 4 * m->u * size, ref_growth((terms / 4 + 8) * m->u) * size));
+    }
+    row->delta_error = error + summed + 3 * m->u * fabs(row->delta) + terms * m->tiny;
     row->delta_bias = bias + m->u * fabs(row->delta) + terms * m->tiny;
     row->delta_sigma = sqrt(variance);
     row->feels_p = row->feels_dp = 1.0;
@@ -228,16 +235,18 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     const double terms = (double)block->states[i].live + 3, size = fabs(row->delta);
     const double oracle = BOUND_ORACLE_SHARE * row->delta_error;
     struct bound_mean mean = {.delta = size};
-    double variance = 0.0, bias = 0.0, absolute = 0.0;
+    double variance = 0.0, bias = 0.0, absolute = 0.0, least_p = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
         const double dp = v->drop[j] * v->dp[j], p = v->p[j], away = fabs(dp - row->delta);
         const double sigma_dp = bound_sigma_of_dp(g, v, j), skew = v->weight_sigma[j] * away;
         bound_add_to_mean(m, &mean, p, v->p_error[j], fabs(dp), away + oracle, v->dp_error[j]);
+        least_p += fmax(0.0, p - v->p_error[j]);
         absolute += p * fabs(dp);
         variance += p * p * (sigma_dp * sigma_dp + skew * skew);
         bias += p * (bound_lag_of_dp(g, v, j) + (v->weight_bias[j] + fabs(v->score_lag[j])) * away);
     }
+    if (row->may_be_own) mean.least_p = row->is_own ? fmax(least_p, row->own_least) : least_p;
     const double error = bound_of_mean(m, &mean);
     if (!isfinite(error)) {
         block->states[i].overflow = true;
@@ -250,6 +259,55 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
     row->feels_p = 0.0, row->feels_dp = 1.0;
 }
 
+/* e^(ln p + common), of which the exponent is off by that much of itself, and by a constant. */
+static double moved(double p, double common, double slope, double each)
+{
+    if (p == 0.0) return 0.0;
+    const double exponent = log(p) + common;
+    return exp(exponent + copysign(slope * fabs(exponent), each) + each);
+}
+
+/* p of a row that may be large, divided by the sum of its own weights: section 5.4. */
+static void own_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
+                  const struct bound_view *v, struct bound_row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    const struct bound_block *const rows = &block->rows;
+    const struct bound_row_state *s = &block->states[i];
+    const int64_t n = g->head.num_keys;
+    double *const log_p = rows->line[0], *const error = rows->line[1], *const most = rows->line[2];
+    double *const least = rows->line[3];
+    bound_log_weights(&g->head, rows, i, s);
+    double reach = bound_size(s, s->top);
+    for (int64_t j = 0; j < n; ++j) {
+        error[j] = v->live[j] != 0.0 ? v->score_error[j] + m->u * bound_size(s, v->x[j]) : 0.0;
+        if (v->live[j] != 0.0 && v->x[j] + error[j] > s->top) reach = fmax(reach, bound_size(s, v->x[j]) + error[j]);
+    }
+    error[n] = log_p[n] > -INFINITY ? s->sink_error + 2 * m->u * bound_size(s, s->sink) : 0.0;
+    bound_intervals(n + 1, log_p, error, rows->line[4], least, most);
+
+    const double u = m->u, terms = (double)(s->live + 2 * s->rescales + 2), log_terms = log((double)s->live + 1);
+    /* The exponent of the largest weight is 0, or nearly that of one fused operation; beyond 80 section 10 has it. */
+    const double unfused = bound_is_linear(problem_of(g)) ? fmin(3 * u * reach, 80.0) : 0.0;
+    const double sum = terms * u * (1 + terms * u) + 2 * terms * m->tiny * exp(unfused);
+    const double logarithm = m->log_error * (1 + log_terms + unfused);
+    const double second = 4 * u * u * (reach + bound_size(s, s->lse));
+    const double common =
+        sum + logarithm + (double)(1 + s->rescales) * m->exp_error + 5 * u * log_terms + second;
+    const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error; /* of half of the keys, and a factor */
+    const double each = exponentials + second + 1.5 * m->power * u;
+    row->own_least = exp(-(common + each + 3 * u * (log_terms + common)));
+    for (int64_t j = 0; j <= n; ++j) {
+        const double p = j < n ? v->p[j] : row->sink;
+        const double high = moved(most[j], common, 3 * u, each), low = moved(least[j], -common, 3 * u, -each);
+        const double off = fmax(high - p, p - low) + m->tiny;
+        if (log_p[j] == -INFINITY) continue;
+        double *const to = j < n ? &v->p_error[j] : &row->sink_error;
+        *to = fmax(*to, off);
+    }
+    row->lse_error = s->as_given ? fmax(row->lse_error, common) : common; /* what all p of the row share */
+}
+
 /* lse and p of the row: its own, or those of a larger key set. */
 static void row_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
                   const struct bound_view *v, struct bound_row *row)
@@ -258,24 +316,32 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
     const struct ref_machine *m = &g->head.machine;
     const struct bound_row_state *s = &block->states[i];
     const double in_memory = given(g, &p->lse, g->args->forward.lse, block->rows.first + i);
+    row->base = s->as_given ? s->base : 0.0;
     row->lse = s->lse;
     row->lse_error = s->lse_bound * BOUND_SLACK;
-    const double off = fabs(in_memory - s->lse);
+    const double off = fabs(in_memory - (s->base + s->lse));
     if (m->rescales && off <= row->lse_error) row->lse_error = off + BOUND_ORACLE_SHARE * row->lse_error;
     if (p->external_lse) {
-        row->lse = isfinite(in_memory) ? in_memory : 0.0;
+        row->lse = isfinite(in_memory) ? in_memory - s->base : -s->base;
         row->lse_error = 0.0;
         for (int64_t j = 0; j < g->head.num_keys; ++j) v->p[j] = v->live[j] != 0.0 ? exp(v->x[j] - row->lse) : 0.0;
     }
-    row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
+    row->may_be_own = m->own_sum && s->less_base;
+    row->is_own = row->may_be_own && !s->as_given;
     for (int64_t j = 0; j < g->head.num_keys; ++j)
-        v->p_error[j] = v->live[j] != 0.0 ? bound_error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]) : 0.0;
+        v->p_error[j] = v->live[j] == 0.0 || row->is_own
+                            ? 0.0
+                            : bound_error_of_p(m, row, v->x[j], v->score_error[j], v->p[j]);
+    row->sink = s->sink == -INFINITY ? ref_sink_weight(s->sink, row->lse) : exp(s->sink - row->lse);
+    row->sink_error = s->sink == -INFINITY || row->is_own ? 0.0 : bound_error_of_p(m, row, s->sink, 0.0, row->sink);
+    if (row->may_be_own) own_p(g, block, i, v, row);
+    row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
 }
 
-static struct bound_row as_bias(const struct bound_row *row)
+static struct bound_row as_bias(const struct bound_row *row, double row_sigmas)
 {
     struct bound_row r = *row;
-    r.delta_bias += fabs(r.delta_known) + 8 * r.delta_sigma;
+    r.delta_bias += fabs(r.delta_known) + row_sigmas * r.delta_sigma;
     r.delta_known = r.delta_sigma = r.feels_p = r.feels_dp = 0.0;
     return r;
 }
@@ -302,13 +368,15 @@ static void row_delta(const struct bound_gradient_head *g, struct bound_gradient
     const double off = fabs(in_memory - row->delta);
     if (off <= row->delta_error) {
         row->delta_error = off + BOUND_ORACLE_SHARE * row->delta_error;
-        row->delta_bias = fmin(row->delta_bias + fabs(row->delta_known) + 8 * row->delta_sigma, row->delta_error);
+        row->delta_bias =
+            fmin(row->delta_bias + fabs(row->delta_known) + m->row_sigmas * row->delta_sigma, row->delta_error);
         row->delta_known = row->delta_sigma = row->feels_p = row->feels_dp = 0.0;
     }
     if (!m->corrects_delta) return;
-    /* There all of it is a bias: 8 standard deviations of what is random for a whole row. */
-    const struct bound_row uncorrected = as_bias(bound_has_delta(g) ? row : &summed), of_exact = as_bias(&exact);
-    *row = as_bias(row);
+    /* There all of it is a bias: row_sigmas standard deviations of what is random for a whole row. */
+    const struct bound_row uncorrected = as_bias(bound_has_delta(g) ? row : &summed, m->row_sigmas);
+    const struct bound_row of_exact = as_bias(&exact, m->row_sigmas);
+    *row = as_bias(row, m->row_sigmas);
     bound_correct_row(g, block, i, v, &of_exact, m->by_length ? &uncorrected : NULL, row);
 }
 
@@ -330,8 +398,10 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
 /* What is left of y by its parts. */
 static double half_unit(const struct ref_rounding *r, double y)
 {
-    for (int n = 0; n < r->parts; ++n) y = ref_half_ulp(r->dtype, r->scale * y) / r->scale;
-    return y;
+    if (r->parts == 0) return 0.0;
+    const double half = ref_half_ulp(r->dtype, r->scale * y) / r->scale;
+    if (r->parts == 1) return half;
+    return fmax(half * ref_format(r->dtype)->unit_roundoff / 2, ref_half_ulp(r->dtype, 0.0));
 }
 
 double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop)
@@ -342,17 +412,48 @@ double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop)
 
 /* What delta is off by meets all keys of the row: in dq the sum of c p k. It is off with p and dp itself, by
  * p (feels_p dp + (1 - feels_p) z) and p, which meets ds's own. */
-static void note_delta(struct bound_gradient_block *block, int64_t at, const struct bound_view *v,
-                       const struct bound_row *row, int64_t j, double slope, double sigma_z, double z, double bias)
+static void note_delta(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t at,
+                       const struct bound_view *v, const struct bound_row *row, int64_t j, double slope, double z,
+                       double bias)
 {
-    const double p = v->p[j], skew = p * v->weight_sigma[j], of_dp = p * sigma_z;
-    const double felt = row->feels_dp == 0.0 ? 0.0 : row->feels_p > 0.0 ? v->drop[j] * v->dp[j] : z;
-    const double off = p * slope * row->delta_sigma * 8;
+    const double p = v->p[j], skew = p * v->weight_sigma[j], of_dp = p * bound_sigma_of_dp(g, v, j);
+    const double dp = v->drop[j] * v->dp[j];
+    const double felt = row->feels_dp == 0.0 ? 0.0 : row->feels_p > 0.0 ? dp : dp - row->delta;
+    const double off = p * slope * row->delta_sigma * g->head.machine.row_sigmas;
     block->p_slope[at] = p * slope;
     block->through_delta[at] = slope * (skew * skew * z * felt + of_dp * of_dp * row->feels_dp);
     block->dq_bias[at] = bias;
     block->ds.known[at] = -p * slope * row->delta_known;
     block->ds.shared[at] = off * off;
+}
+
+/* y as it is stored, in parts. */
+static double stored(const struct ref_rounding *r, double y)
+{
+    double sum = 0.0;
+    for (int n = 0; n < r->parts; ++n) sum += ref_round(r->dtype, r->scale * y - sum);
+    return sum / r->scale;
+}
+
+/* What p may be off by as it is rounded: row_sigmas standard deviations, and what is not random. */
+static double unsure_of_p(const struct ref_machine *m, const struct bound_view *v, const struct bound_row *row,
+                          int64_t j)
+{
+    const double error = m->row_sigmas * v->weight_sigma[j] + v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias;
+    return fmin(v->p[j] * error + m->tiny, v->p_error[j]);
+}
+
+/* The rounding of a p in the statistics: a number, as many p may be equal and then round alike. Within `unsure` of a
+ * tie it is half a unit this way or that, for all of them. */
+struct rounding_of_p {
+    double known, tied; /* one of them is 0 */
+};
+
+static struct rounding_of_p rounding_of_p(const struct ref_rounding *r, double p, double unsure)
+{
+    const double rounding = stored(r, p) - p;
+    if (stored(r, p - unsure) == stored(r, p + unsure)) return (struct rounding_of_p){.known = rounding};
+    return (struct rounding_of_p){.tied = rounding};
 }
 
 /* dx and ds of score j of row i. */
@@ -368,15 +469,19 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     double error = p_error * fabs(z) + (p + p_error) * z_error;
     error += 2 * u * (fabs(dx) + error) + tiny;
     const double skew = dx * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
-    const double variance =
-        p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx + z * z * bound_variance_of_rounding(&m->p_ds, p);
+    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
+    const struct rounding_of_p rounding = g->statistics && p_half > 0.0
+                                              ? rounding_of_p(&m->p_ds, p, unsure_of_p(m, v, row, j))
+                                              : (struct rounding_of_p){0};
     const double own = p * bound_lag_of_dp(g, v, j) +
-                       fabs(dx) * (v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias) + tiny;
-    const double of_delta = p * row->delta_bias;
+                       fabs(dx) * (v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias) +
+                       fabs(rounding.tied * z) + tiny;
+    const double of_delta = p * row->delta_bias, p_rounding = rounding.known * z;
     block->dx_value[at] = dx;
     block->dx_error[at] = error;
-    block->dx_variance[at] = variance;
-    block->dx_bias[at] = fmin(own + of_delta + p * (fabs(row->delta_known) + 8 * row->delta_sigma), error);
+    block->dx_variance[at] = variance + p_rounding * p_rounding;
+    const double of_row = fabs(row->delta_known) + m->row_sigmas * row->delta_sigma;
+    block->dx_bias[at] = fmin(own + of_delta + p * of_row, error);
     const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
     const double ds_error = capped + 3 * u * (fabs(ds) + capped) + tiny;
@@ -384,28 +489,17 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < fmin(m->p_ds.overflow, m->huge)) ||
         !(sizes < m->huge))
         block->states[i].overflow = true;
+    const double ds_bias = c.value * block->dx_bias[at] + fabs(dx) * c.bias + tiny; /* ds may be little more */
     const double slope_skew = dx * c.sigma;
     block->ds.value[at] = ds;
     block->ds.absolute[at] = fabs(ds);
     block->ds.error[at] = ds_error + rounded;
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew +
-                             bound_variance_of_rounding(&m->ds, fabs(ds));
+                             bound_variance_of_rounding(&m->ds, fabs(ds) + ds_bias);
     block->ds.bias[at] = c.value * (own + of_delta) + fabs(dx) * c.bias + tiny;
-    if (g->statistics) note_delta(block, at, v, row, j, c.value, sigma_z, z, c.value * own + fabs(dx) * c.bias + tiny);
+    if (block->ds.rounded) block->ds.rounded[at] = c.value * rounding.known * z;
+    if (g->statistics) note_delta(g, block, at, v, row, j, c.value, z, c.value * own + fabs(dx) * c.bias + tiny);
     block->ds_norm[i] += fabs(ds) + block->ds.error[at];
-}
-
-/* The rounding of p in the statistics. Many p may be equal, and then round alike: what is known is no noise. */
-static void round_pd(struct bound_gradient_block *block, int64_t at, const struct ref_rounding *r, double p,
-                     double p_error, double drop, double half)
-{
-    const double rounded = ref_round(r->dtype, r->scale * (p - p_error));
-    if (drop != 1.0) /* p may be rounded before or after the multiplier */
-        block->pd.bias[at] += half;
-    else if (r->parts == 1 && rounded == ref_round(r->dtype, r->scale * (p + p_error)))
-        block->pd.known[at] = rounded / r->scale - p;
-    else
-        block->pd.variance[at] += half * half / 3; /* near a tie, or in two parts */
 }
 
 /* The dropped-out p that meets dout. */
@@ -425,7 +519,14 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double half = bound_half_unit_of_p(&m->p_dv, v->p[j] + v->p_error[j], drop);
     block->pd.error[at] = error + half;
     block->pd.variance[at] = skew * skew;
-    if (g->statistics && half > 0.0) round_pd(block, at, &m->p_dv, v->p[j], v->p_error[j], drop, half);
+    if (!g->statistics || !(half > 0.0)) return;
+    if (drop != 1.0) { /* p may be rounded before or after the multiplier */
+        block->pd.bias[at] += half;
+        return;
+    }
+    const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j));
+    block->pd.known[at] = rounding.known;
+    block->pd.bias[at] += fabs(rounding.tied);
 }
 
 /* p_sink (dlse - delta), summed into dsink. */
@@ -433,8 +534,7 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
                      const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
-    const double sink = (double)g->args->forward.sink[g->head.h], p = ref_sink_weight(sink, row->lse);
-    const double p_error = sink == -INFINITY ? 0.0 : bound_error_of_p(m, row, sink, 0.0, p), z = row->dlse - row->delta;
+    const double p = row->sink, p_error = row->sink_error, z = row->dlse - row->delta;
     const double z_error = row->delta_error + 2 * m->u * (fabs(row->delta) + fabs(row->dlse));
     const double error = p_error * fabs(z) + (p + p_error) * z_error;
     block->sink_value[i] = p * z;
@@ -444,14 +544,15 @@ static void row_sink(const struct bound_gradient_head *g, struct bound_gradient_
 
 static void clear_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i)
 {
-    double *const arrays[] = {block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,
-                              block->ds.absolute, block->ds.error, block->ds.variance, block->ds.bias, block->ds.known,
-                              block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value,
-                              block->pd.absolute, block->pd.error, block->pd.variance, block->pd.bias, block->pd.known,
-                              block->dq.value,    block->dq.absolute, block->dq.error, block->dq.variance,
-                              block->dq.bias};
-    for (size_t a = 0; a < sizeof arrays / sizeof *arrays && arrays[a]; ++a)
-        memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
+    double *const arrays[] = {
+        block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,  block->ds.absolute,
+        block->ds.error,    block->ds.variance, block->ds.bias,  block->ds.known, block->ds.rounded,
+        block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value, block->pd.absolute,
+        block->pd.error,    block->pd.variance, block->pd.bias,  block->pd.known,  block->dq.value,
+        block->dq.absolute, block->dq.error, block->dq.variance, block->dq.bias,
+    };
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a)
+        if (arrays[a]) memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
     block->ds_norm[i] = 0.0;
     block->corrections[i] = (struct bound_correction){0};
     block->sink_value[i] = block->sink_error[i] = 0.0;
@@ -564,6 +665,7 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     to->variance[at] += from->variance[index];
     to->bias[at] += from->bias[index];
     if (from->known) to->known[at] += from->known[index];
+    if (from->rounded) to->rounded[at] += from->rounded[index];
     if (from->shared) to->shared[at] += from->shared[index];
 }
 
@@ -614,6 +716,7 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, s
         t->variance = bound_take(pool, count);
         t->bias = bound_take(pool, count);
         t->known = bound_take(pool, count);
+        t->rounded = bound_take(pool, count);
         t->shared = bound_take(pool, count);
         bound_take_path(pool, count, &t->path);
     }
@@ -652,13 +755,15 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
                                &block->dx_variance, &block->dx_bias,     &block->ds.value,    &block->ds.absolute,
                                &block->ds.error,    &block->ds.variance, &block->ds.bias,     &block->pd.value,
                                &block->pd.absolute, &block->pd.error,    &block->pd.variance, &block->pd.bias,
-                               &block->pd.known,    &block->dp_square,   &block->ds.known,    &block->ds.shared,
-                               &block->p_slope,     &block->through_delta, &block->dq_bias,
+                               &block->pd.known,    &block->dp_square,   &block->ds.known,
+                               &block->ds.shared,   &block->p_slope,     &block->through_delta, &block->dq_bias,
                                &block->squares};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
     block->o = (struct bound_block_output){.o = bound_take(pool, outputs), .bound = bound_take(pool, outputs)};
     block->k_mean = bound_take(pool, BOUND_BLOCK * p->head_dim);
     block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
+    if (g->statistics && head->machine.p_ds.dtype != ATTEST_ABSENT)
+        block->ds.rounded = bound_take(pool, size);
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
@@ -673,7 +778,7 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
 {
     const struct ref_machine *m = &g->head.machine;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
-        const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], g->head.sequence.seqlen_q);
+        const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], g->head.sequence.seqlen_q, 1);
         for (int64_t at = j * t->features; at < (j + 1) * t->features; ++at) {
             if (rounding->dtype != ATTEST_ABSENT && t->head_seen[j] > 0.0) {
                 const double error = t->head.error[at] + sum.rel * (t->head.absolute[at] + t->head.error[at]);
@@ -686,7 +791,8 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
             bound_add_term(&t->group, at, &t->head, at);
             t->head.value[at] = t->head.absolute[at] = t->head.error[at] = 0.0;
             if (t->head.variance)
-                t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.shared[at] = 0.0;
+                t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.rounded[at] =
+                    t->head.shared[at] = 0.0;
         }
         t->head_seen[j] = 0.0;
     }

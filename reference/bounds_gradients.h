@@ -8,14 +8,15 @@
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
  * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
- * be off by. `shared` (NULL: none) is the square of what all weights of a row are off by alike. */
+ * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not. `shared` (NULL: none) is the square of what all weights of a row are off by
+ * alike. */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known, *shared;
+    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared;
 };
 
 /* Sums of weights times an operand, by element of a gradient. variance and what follows: NULL unless asked for. */
 struct bound_terms {
-    double *value, *absolute, *error, *variance, *bias, *known, *shared;
+    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared;
     struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */
@@ -35,7 +36,11 @@ struct bound_key_terms {
 
 /* One query row as the backward pass sees it. */
 struct bound_row {
-    double lse, lse_error, lse_bias;
+    double base;                          /* what lse and scores lack of those in the kernel */
+    double lse, lse_error, lse_bias;      /* the errors: what all p of the row share */
+    double sink, sink_error;              /* the sink's p */
+    bool may_be_own, is_own;              /* p divided by their own sum: in some kernels, or all */
+    double own_least;                     /* then the least that all of them, the sink's too, may sum to */
     double delta, delta_error, delta_bias;
     double delta_sigma, delta_known; /* what is random for the row, and what is known with its sign */
     double feels_p, feels_dp;        /* delta is a sum of p (feels_p dp + (1 - feels_p) z), or of none: 0, 0 */

@@ -1,6 +1,7 @@
 /* bounds_rows.c - errors of scores and of softmax weights: reference/bounds.md sections 4 and 5. */
 #include "reference/bounds_rows.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, st
                                &block->rounding_variance};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) *arrays[i] = bound_take(pool, size);
     const bool capped = head->problem->softcap > 0;
+    for (int l = 0; l < BOUND_LINES; ++l) block->line[l] = bound_take(pool, head->ld + 1);
     block->tanh = capped ? bound_take(pool, size) : NULL;
     block->tanh_error = capped ? bound_take(pool, size) : NULL;
     return !pool->failed;
@@ -43,6 +45,8 @@ bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, st
 /* One score with its error so far: what follows the dot product adds to it. */
 struct score {
     double x, error, sigma, bias, lag;
+    double as_given, less_base; /* what bias and ALiBi add to the error, as they are and less the row's base */
+    double above;               /* the largest of the addends, which any partial sum is within but for its sign */
 };
 
 static double sum_of_squares(double a, double b) { return sqrt(a * a + b * b); }
@@ -54,7 +58,7 @@ static void cap_score(const struct ref_machine *m, double cap, struct score *s, 
     const double error = s->error / cap + 2 * m->u * fabs(argument);
     const double nearest = tanh(fmax(0.0, fabs(argument) - error)), slope = 1 - nearest * nearest;
     *tanh_value = value;
-    *tanh_error = fmin(slope * error, 2.0) + m->tanh_error * fabs(value) + m->tanh_floor;
+    *tanh_error = fmin(slope * error, 2.0) + m->tanh_error * fmin(fabs(value) + slope * error, 1.0) + m->tanh_floor;
     s->x = cap * value;
     s->error = cap * *tanh_error + 2 * m->u * fabs(s->x) + m->tiny;
     s->sigma = sum_of_squares(slope * s->sigma, 2 * m->u * fabs(s->x));
@@ -62,8 +66,8 @@ static void cap_score(const struct ref_machine *m, double cap, struct score *s, 
     s->bias = slope * s->bias + m->tanh_error * fabs(s->x) + cap * m->tanh_floor;
 }
 
-/* x = t + bias - alibi: each addend is scaled by log2(e) or rounded, and two sums round. */
-static void shift_score(const struct bound_head *head, int64_t r, int64_t c, struct score *s)
+/* x = t + bias - alibi, less base: each addend is scaled by log2(e) or rounded, and two sums round. */
+static void shift_score(const struct bound_head *head, int64_t r, int64_t c, double base, struct score *s)
 {
     const struct attest_problem *p = head->problem;
     const bool has_bias = p->bias.dtype != ATTEST_ABSENT;
@@ -74,10 +78,11 @@ static void shift_score(const struct bound_head *head, int64_t r, int64_t c, str
         const int64_t distance = p->k_start + c - (p->q_start + r + head->sequence.alibi_diag);
         alibi = (double)head->args->alibi_slopes[head->h] * fabs((double)distance);
     }
-    const double rounded = head->machine.u * (4 * (fabs(s->x) + fabs(bias) + fabs(alibi)) + 2 * fabs(alibi));
-    s->x += bias - alibi;
-    s->error += rounded + 3 * head->machine.tiny;
-    s->sigma = sum_of_squares(s->sigma, rounded / 3);
+    const double u = head->machine.u, others = u * (4 * fabs(s->x) + 6 * fabs(alibi)) + 3 * head->machine.tiny;
+    s->as_given = others + 4 * u * fabs(bias);
+    s->less_base = others + 5 * u * fabs(bias - base);
+    s->above = fmax(fabs(s->x), fmax(bias, -alibi));
+    s->x += (bias - base) - alibi;
 }
 
 /* What the oracle itself says of a score that an infinity or a NaN enters. */
@@ -90,6 +95,16 @@ static void true_scores(const struct bound_head *head, int64_t r, double *x)
 static bool has_special_operand(const struct bound_head *head, const struct bound_block *block, int64_t i, int64_t c)
 {
     return block->q.finite[i] == 0.0 || head->k.finite[c] == 0.0;
+}
+
+/* Whether softmax_scale, softcap and what a kernel may make of them are normal numbers of fp32, or zero. */
+static bool has_usable_constants(const struct attest_problem *p, const struct ref_machine *m)
+{
+    const double log2_e = 0x1.71547652b82fep0, scale = fabs((double)p->softmax_scale), cap = (double)p->softcap;
+    if (!m->rescales) return true; /* the oracle has more room */
+    if ((scale > 0 && scale < m->tiny) || scale * log2_e > FLT_MAX) return false;
+    if (!(cap > 0)) return true;
+    return cap >= m->tiny && cap * log2_e <= FLT_MAX && scale / cap <= FLT_MAX && !(scale > 0 && scale / cap < m->tiny);
 }
 
 /* Score (i, c) of the block; block->x holds q.k and block->dot_abs sum |q||k|. */
@@ -111,25 +126,70 @@ static void one_score(struct bound_head *head, struct bound_block *block, int64_
     s.lag = drift / 2 * s.x;
     double largest = fmax(dot_abs, scale * dot_abs);
     if (p->softcap > 0) cap_score(m, (double)p->softcap, &s, &block->tanh[at], &block->tanh_error[at]);
-    shift_score(head, r, c, &s);
+    shift_score(head, r, c, state->base, &s);
     if (isnan(s.x) || s.x == INFINITY) state->broken = true;
     if (!isfinite(s.x)) {
         block->x[at] = -INFINITY;
         return;
     }
-    largest = fmax(largest, 4 * fabs(s.x));
     if (p->has_alibi) largest = fmax(largest, 4 * fabs((double)head->args->alibi_slopes[head->h]));
-    if (largest > m->huge) state->overflow = true;
-    if (m->rescales && scale > 0 && scale < m->tiny) state->overflow = true; /* it may be flushed to zero */
+    if (fmax(largest, 4 * s.above) > m->huge || !has_usable_constants(p, m)) state->overflow = true;
     block->x[at] = s.x;
     block->score_error[at] = s.error;
     block->score_sigma[at] = s.sigma;
     block->score_bias[at] = s.bias;
     block->score_lag[at] = s.lag;
+    block->centred[at] = s.as_given, block->plus[at] = s.less_base; /* until it is known which of them */
     block->drop[at] = ref_dropout(p, head->args, head->b, head->h, r, c);
     block->live[at] = 1.0;
     ++state->live;
     state->largest = fmax(state->largest, s.x);
+}
+
+/* Rows of this size in base 2 are large, in kernels that ask; of those of a maximum of this size no score is fused with
+ * the subtraction, here with what that may be off by. */
+#define LARGE_ROW (0x1p10 * 0.693147180559945)
+#define EXTREME_ROW (0x1.01p24 * 0.693147180559945)
+
+/* Whether the row is large: it is where lse or the computed maximum is, which differ by ln of the number of keys. What
+ * is within a factor of 2 of the limit may be either. */
+static void choose_biases(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                          struct bound_row_state *s)
+{
+    const struct ref_machine *m = &head->machine;
+    double ceiling = s->top, floor = s->sink;
+    for (int64_t c = 0; c < head->num_keys; ++c) {
+        const int64_t at = i * head->ld + c;
+        if (block->live[at] == 0.0) continue;
+        const double error = block->score_error[at] + fmax(block->centred[at], block->plus[at]);
+        ceiling = fmax(ceiling, block->x[at] + error);
+        floor = fmax(floor, block->x[at] - error);
+    }
+    s->floor = floor;
+    ceiling += log((double)s->live + 1);
+    const double low = floor + s->base, high = ceiling + s->base;
+    const double least = low > 0 ? low : high < 0 ? -high : 0.0, most = fmax(fabs(low), fabs(high));
+    s->less_base = m->less_base || (m->own_sum && !(most < LARGE_ROW / 2));
+    s->as_given = !m->less_base && !(m->own_sum && least > 2 * LARGE_ROW);
+}
+
+/* The errors that biases and ALiBi add to scores. */
+static void add_roundings(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                          struct bound_row_state *s)
+{
+    for (int64_t c = 0; c < head->num_keys; ++c) {
+        const int64_t at = i * head->ld + c;
+        if (block->live[at] == 0.0) continue;
+        const double rounded =
+            fmax(s->as_given ? block->centred[at] : 0.0, s->less_base ? block->plus[at] : 0.0);
+        block->score_error[at] += rounded;
+        block->score_sigma[at] = sum_of_squares(block->score_sigma[at], rounded / 3);
+        /* A key so far below the top has weight 0, whether its score is a number or -inf: section 10. */
+        const double size = bound_size(s, block->x[at]), gap = s->floor - block->x[at] - block->score_error[at];
+        if (4 * size > head->machine.huge && !(gap > size / 4)) s->overflow = true;
+    }
+    if (s->sink > -INFINITY && s->less_base) s->sink_error = head->machine.u * fabs(s->sink); /* sink - base */
+    if (4 * bound_size(s, s->top) > head->machine.huge) s->overflow = true;
 }
 
 static void block_row_scores(struct bound_head *head, struct bound_block *block, int64_t i, double *special,
@@ -139,6 +199,7 @@ static void block_row_scores(struct bound_head *head, struct bound_block *block,
     const int64_t r = block->first + i;
     int64_t visible = 0;
     bool special_known = false;
+    state->base = ref_largest_bias(p, head->args, &head->sequence, head->b, head->h, r, 0, head->num_keys);
     for (int64_t c = 0; c < head->ld; ++c) {
         const int64_t at = i * head->ld + c;
         block->live[at] = block->score_error[at] = block->score_sigma[at] = block->score_bias[at] = block->drop[at] =
@@ -157,12 +218,15 @@ static void block_row_scores(struct bound_head *head, struct bound_block *block,
         }
         one_score(head, block, i, c, state);
     }
-    const double sink = p->has_sink ? (double)head->args->sink[head->h] : -INFINITY;
+    const double sink = p->has_sink ? (double)head->args->sink[head->h] - state->base : -INFINITY;
+    state->sink = sink;
     state->top = fmax(state->largest, sink);
     state->empty = visible == 0 && !p->has_sink;
     if (!state->empty && !isfinite(state->top)) state->broken = true;
     if (isnan(sink)) state->broken = true;
-    if (4 * fabs(state->top) > head->machine.huge) state->overflow = true;
+    if (state->empty || state->broken) return;
+    choose_biases(head, block, i, state);
+    add_roundings(head, block, i, state);
 }
 
 void bound_block_scores(struct bound_head *head, struct bound_block *block, struct bound_row_state *states)
@@ -177,8 +241,8 @@ void bound_block_scores(struct bound_head *head, struct bound_block *block, stru
     bound_product(block->rows, n, d, absolute, d, 1, head->k_transposed.square, d, false, block->dot_square, head->ld);
     for (int64_t i = 0; i < block->rows; ++i) {
         states[i] = (struct bound_row_state){.largest = -INFINITY};
-        /* plus serves as scratch: it is written after the scores. */
-        block_row_scores(head, block, i, block->plus + i * head->ld, &states[i]);
+        /* rounding serves as scratch: it is written after the scores. */
+        block_row_scores(head, block, i, block->rounding + i * head->ld, &states[i]);
     }
 }
 
@@ -191,10 +255,66 @@ static int64_t count_rescales(const struct bound_head *head, int64_t live)
     return (tiles < live ? tiles : live) - 1 + (head->problem->has_sink ? 1 : 0);
 }
 
+/* How often a running maximum of a run of neighbouring keys may change after one of them was added, whatever the run
+ * is: the most keys i behind a key j that may be computed as larger than every key from j on before i. Keys come as
+ * `from` and `step` say; j with scores below `least` do not count. to: [num_keys + 1], as is stack. */
+static int64_t most_records(const struct bound_head *head, const struct bound_block *block, int64_t at, int64_t from,
+                            int64_t step, double least, double *stack, double *to)
+{
+    const int64_t n = head->num_keys;
+    int64_t depth = 0, most = 0;
+    memset(to, 0, (size_t)(n + 1) * sizeof *to);
+    for (int64_t i = 0; i < n; ++i) { /* i, j: in the order in which keys come */
+        const int64_t c = at + from + step * i;
+        if (block->live[c] == 0.0) continue;
+        const double high = block->x[c] + block->score_error[c], low = block->x[c] - block->score_error[c];
+        /* Of the stack, whose least scores fall: the last that is sure to be larger. */
+        int64_t below = 0, above = depth;
+        while (below < above) {
+            const int64_t middle = (below + above) / 2, at_middle = at + from + step * (int64_t)stack[middle];
+            if (block->x[at_middle] - block->score_error[at_middle] >= high) below = middle + 1;
+            else above = middle;
+        }
+        to[below > 0 ? (int64_t)stack[below - 1] + 1 : 0] += 1;
+        to[i] -= 1;
+        while (depth > 0) {
+            const int64_t last = at + from + step * (int64_t)stack[depth - 1];
+            if (block->x[last] - block->score_error[last] > low) break;
+            --depth;
+        }
+        stack[depth++] = (double)i;
+    }
+    double records = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        records += to[j];
+        const int64_t c = at + from + step * j;
+        if (block->live[c] == 0.0 || block->x[c] + block->score_error[c] < least) continue;
+        if ((int64_t)records > most) most = (int64_t)records;
+    }
+    return most;
+}
+
+/* In ascending and in descending order, the sink's score before all or after. */
+static int64_t count_ordered_rescales(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                                      const struct bound_row_state *s)
+{
+    const int64_t n = head->num_keys, at = i * head->ld;
+    if (s->rescales == 0) return 0;
+    const double least = s->floor - 100; /* what weighs less than e^-100 may be off by as much: eta is more */
+    const int64_t up = most_records(head, block, at, 0, 1, least, block->line[0], block->line[1]);
+    const int64_t down = most_records(head, block, at, n - 1, -1, least, block->line[0], block->line[1]);
+    const int64_t most = (up > down ? up : down) + 1; /* of a run that joins another, or of the sink */
+    return most < s->rescales ? most : s->rescales;
+}
+
+/* By how much what weights are relative to may be less than the maximum of the scores seen so far (section 5.5). */
+static double behind(const struct ref_machine *m) { return 0.693147180559945309 * m->rescale_log2; }
+
 /* Error of the exponent of a score: of x itself, of x - max in whatever order and base, of the exponentials. */
 static double exponent_error(const struct ref_machine *m, const struct bound_row_state *s, double x, double score_error)
 {
-    const double rounded = fabs(x) + 2 * fmax(fabs(x), fabs(s->top)) + 4 * (s->top - x);
+    const double size = bound_size(s, x), rounded = size + 2 * fmax(size, bound_size(s, s->top)) + 4 * (s->top - x) +
+                                                    10 * behind(m);
     return score_error + m->u * rounded + (double)(1 + s->rescales) * m->exp_error;
 }
 
@@ -211,7 +331,7 @@ static double grown(double p, double x, double error, double top, double top_err
 static double rounding_of_weight(const struct ref_machine *m, double least, double error)
 {
     const struct ref_rounding *const r = &m->p;
-    if (least <= 0.5 || r->relative == 0.0 || r->parts > 1 || m->scales) return r->relative;
+    if (least <= 0.5 || r->relative == 0.0 || m->rescale_log2 > 0 || r->parts > 1 || m->scales) return r->relative;
     const double above = ref_growth(2 * error); /* the weight exceeds 1 by no more */
     const double moved = fmin(r->relative, fmin(fmax(r->relative_below_one, above), fmax(1 - least, above)) / least);
     return m->most_weight > 1 ? fmax(moved, r->relative * r->relative) : moved;
@@ -233,33 +353,35 @@ static void row_lse(const struct bound_head *head, const struct bound_block *blo
                     struct bound_row_state *s)
 {
     const double *x = block->x + i * head->ld;
-    const double sink = head->problem->has_sink ? (double)head->args->sink[head->h] : -INFINITY;
-    s->sink_weight = head->problem->has_sink ? exp(sink - s->top) : 0.0;
+    s->sink_weight = head->problem->has_sink ? exp(s->sink - s->top) : 0.0;
     double sum = s->sink_weight;
     for (int64_t c = 0; c < head->num_keys; ++c) {
         const double e = x[c] == -INFINITY ? 0.0 : exp(x[c] - s->top);
         block->p[i * head->ld + c] = e;
         sum += e;
     }
-    s->lse = s->top + log(sum);
+    s->log_sum = log(sum);
+    s->lse = s->top + s->log_sum;
     s->sink_weight /= sum;
     for (int64_t c = 0; c < head->num_keys; ++c) block->p[i * head->ld + c] /= sum;
     for (int64_t c = head->num_keys; c < head->ld; ++c) block->p[i * head->ld + c] = 0.0;
 }
 
-/* lse: section 5.2. largest_error: of any exponent that counts; the others' weights are below 2^-60 each. */
-static void bound_lse(const struct ref_machine *m, double largest_error, double variance, struct bound_row_state *s)
+/* lse: section 5.2. spread: |ln of the computed sum - ln of the true one|, but for roundings of sum and logarithm. */
+static void bound_lse(const struct ref_machine *m, double spread, double variance, struct bound_row_state *s)
 {
-    const double log_sum = s->lse - s->top, terms = (double)(s->live + 2 * s->rescales + 2);
+    const double log_sum = s->log_sum, terms = (double)(s->live + 2 * s->rescales + 2);
+    const double top = bound_size(s, s->top), lse = bound_size(s, s->lse);
     const double sum_error = terms * m->u * (1 + terms * m->u) + 2 * terms * m->tiny;
-    const double log_error = m->log_error * (1 + log_sum) + 2 * m->u * log_sum;
+    const double logarithm = log_sum + behind(m), log_error = m->log_error * (1 + logarithm) + 2 * m->u * logarithm;
     s->relative = sum_error;
-    const double spread = largest_error + 0x1p-60 * terms;
-    s->lse_bound = (s->blurred ? spread : fmin(s->shift, spread)) + sum_error + log_error + 2 * m->tiny;
-    s->lse_bound += 3 * m->u * (fabs(s->top) + fabs(s->lse));
-    const double rounded = m->u * m->u * (terms + 3 * (s->top * s->top + s->lse * s->lse)) + log_error * log_error;
+    s->lse_bound = spread + sum_error + log_error + 2 * m->tiny + 3 * m->u * (top + lse + behind(m));
+    if (s->less_base) s->lse_bound += m->u * fabs(s->lse + s->base); /* base comes last */
+    const double rounded = m->u * m->u * (terms + 3 * (top * top + lse * lse)) + log_error * log_error;
     s->relative_sigma = m->u * sqrt(terms / 3);
     s->lse_sigma = sqrt(variance + rounded / 3);
+    if (s->less_base && s->base != 0.0) /* what base and it add up to, rounded, may be all there is */
+        s->lse_sigma = sqrt(s->lse_sigma * s->lse_sigma + bound_output_variance(m, ATTEST_FP32, s->base + s->lse));
     s->lse_bias += (1 + (double)s->rescales) * m->exp_error + log_error; /* an approximation may err to one side */
 }
 
@@ -270,13 +392,32 @@ struct reach {
 
 static struct reach reach_of(const struct bound_row_state *s, int64_t n, const double *x, const double *error)
 {
-    struct reach r = {s->top, fabs(s->top)};
+    struct reach r = {s->top, bound_size(s, s->top)};
     for (int64_t c = 0; c < n; ++c) {
         if (x[c] == -INFINITY) continue; /* not seen */
         r.ceiling = fmax(r.ceiling, x[c] + error[c]);
-        r.size = fmax(r.size, fabs(x[c]) + error[c]);
+        r.size = fmax(r.size, bound_size(s, x[c]) + error[c]);
     }
     return r;
+}
+
+/* What each normalised weight may be off by, of exponents with the errors in line 1: to line 2. Returns the sum.
+ * spread: |ln of the computed sum - ln of the true one|, where that is less. */
+static double take_intervals(const struct bound_head *head, const struct bound_block *block, int64_t i, double *spread,
+                             const struct bound_row_state *s)
+{
+    const int64_t n = head->num_keys;
+    double *const off = block->line[2];
+    double sum = 0.0;
+    bound_log_weights(head, block, i, s);
+    const double most = bound_intervals(n + 1, block->line[0], block->line[1], block->line[4], block->line[3], off);
+    *spread = fmin(*spread, most);
+    for (int64_t c = 0; c <= n; ++c) {
+        const double p = c < n ? block->p[i * head->ld + c] : s->sink_weight;
+        off[c] = fmax(off[c] - p, p - block->line[3][c]);
+        sum += off[c];
+    }
+    return sum;
 }
 
 void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
@@ -293,15 +434,15 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     memset(block->rounding_variance + at, 0, (size_t)head->ld * sizeof *rounding);
     row_lse(head, block, i, s);
     s->rescales = count_rescales(head, s->live);
-    s->keys = ref_sum_rows(m, s->live, n);
+    if (m->ordered) s->rescales = count_ordered_rescales(head, block, i, s);
+    s->keys = ref_sum_rows(m, s->live, n, 1);
 
     double top_error = 0.0, largest_error = 0.0, variance = 0.0;
     for (int64_t c = 0; c < n; ++c) {
         error[c] = live[c] != 0.0 ? exponent_error(m, s, x[c], block->score_error[at + c]) : 0.0;
         if (live[c] != 0.0 && x[c] == s->top) top_error = fmax(top_error, error[c]);
     }
-    const double sink = head->problem->has_sink ? (double)head->args->sink[head->h] : s->top;
-    const double sink_error = exponent_error(m, s, sink, 0.0);
+    const double sink_error = exponent_error(m, s, head->problem->has_sink ? s->sink : s->top, s->sink_error);
     s->shift = s->sink_weight > 0.0 ? s->sink_weight * ref_growth(fmin(sink_error, LARGE_EXPONENT_ERROR)) : 0.0;
     for (int64_t c = 0; c < n; ++c) {
         if (live[c] == 0.0) continue;
@@ -311,10 +452,26 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     }
     if (s->sink_weight > 0x1p-60) largest_error = fmax(largest_error, sink_error);
     const struct reach reach = reach_of(s, n, x, error);
-    const double largest_weight = head->fmax * exp(3 * m->u * reach.size + m->exp_error); /* section 10 */
+    const double fused = m->own_sum ? fmin(reach.size, EXTREME_ROW) : reach.size; /* section 10 */
+    const double unfused = bound_is_linear(head->problem) ? 3 * m->u * fused : 0.0;
+    const double largest_weight = head->fmax * exp(unfused + m->exp_error + behind(m));
     if (s->live > 0 && !(largest_weight < fmin(m->p.overflow, m->huge))) s->overflow = true;
 
-    const double factor = exp(fmin(s->shift, LARGE_EXPONENT_ERROR)), scaled_top = exp(reach.ceiling - s->lse);
+    const bool is_small = s->shift <= LARGE_EXPONENT_ERROR && largest_error <= LARGE_EXPONENT_ERROR;
+    double factor = exp(fmin(s->shift, LARGE_EXPONENT_ERROR)), inverse = factor; /* inverse: of the sum */
+    double spread = largest_error + 0x1p-60 * (double)(n + 1);
+    if (is_small) spread = fmin(spread, s->shift); /* else that is no sum of p E(eps) */
+    if (s->shift > 0x1p-10 || !is_small) { /* else intervals are no narrower, or what they save is little */
+        memcpy(block->line[1], error, (size_t)n * sizeof *error);
+        block->line[1][n] = sink_error;
+        const double by_interval = take_intervals(head, block, i, &spread, s);
+        if (!is_small || by_interval < s->shift * factor) {
+            for (int64_t c = 0; c < n; ++c) centred[c] = block->line[2][c];
+            s->shift = by_interval, factor = 1.0;
+        }
+        inverse = exp(spread);
+    }
+    const double scaled_top = exp(reach.ceiling - s->lse);
     const double exponentials = m->exp_error * m->exp_error / 3, scale = fabs((double)head->problem->softmax_scale);
     s->lse_bias = 0.0;
     for (int64_t c = 0; c < n; ++c) {
@@ -325,8 +482,9 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
             plus[c] = p[c] * factor + centred[c];
             const bool scaled = block->drop[at + c] > 1.0; /* by dropout, which may come before the rounding */
             rounding[c] = plus[c] * (scaled ? m->p.relative : rounding_of_weight(m, least, error[c]));
-            rounding[c] += (m->p.tiny + m->tiny) * fmin(1.0, scaled_top * factor);
-            const double rounded = fabs(x[c]) + 2 * fmax(fabs(x[c]), fabs(s->top)) + 4 * (s->top - x[c]);
+            rounding[c] += (m->p.tiny + m->tiny) * fmin(1.0, scaled_top * inverse);
+            const double size = bound_size(s, x[c]);
+            const double rounded = size + 2 * fmax(size, bound_size(s, s->top)) + 4 * (s->top - x[c]);
             sigma = sqrt(block->score_sigma[at + c] * block->score_sigma[at + c] + exponentials +
                          m->u * m->u * rounded * rounded / 9);
             bias = block->score_bias[at + c];
@@ -340,7 +498,6 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
         block->weight_bias[at + c] = bias;
     }
     variance += (double)s->rescales * exponentials;
-    s->blurred = s->shift > 1.0 || largest_error > LARGE_EXPONENT_ERROR;
-    bound_lse(m, largest_error, variance, s);
+    bound_lse(m, spread, variance, s);
     s->shift *= factor;
 }

@@ -11,7 +11,8 @@
 #include "reference/oracle.h"
 #include "reference/vector.h"
 
-enum { BOUND_BLOCK = 32 }; /* rows of a block */
+enum { BOUND_BLOCK = 32, BOUND_LINES = 5 }; /* rows of a block; see struct bound_block */
+enum { BOUND_PHASES = 8 }; /* of the grid to which weights are rounded: bounds.md section 9 */
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {
@@ -82,7 +83,7 @@ void bound_product(int64_t rows, int64_t n, int64_t k, const double *a, int64_t 
 struct bound_block {
     int64_t first, rows;
     struct bound_matrix q;
-    double *x;           /* score that the exponential sees; -inf where `live` is 0 */
+    double *x;           /* score that the exponential sees, less the row's base; -inf where `live` is 0 */
     double *live;        /* 1: takes part, finite x */
     double *score_error; /* |computed x - x| */
     double *score_sigma, *score_bias;
@@ -96,6 +97,7 @@ struct bound_block {
     double *rounding_variance;          /* of it, under independent roundings */
     double *weight_sigma, *weight_bias; /* of ln p under independent roundings */
     double *dot_abs, *dot_square;       /* sums of |q||k| and of (q k)^2 */
+    double *line[BOUND_LINES];          /* scratch: of a row's keys and its sink */
 };
 bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block);
 
@@ -104,26 +106,60 @@ struct bound_row_state {
     bool empty;    /* sees no key and has no sink: results are exact */
     bool broken;   /* sees a NaN or an infinite score: results are NaN or infinite, compared exactly */
     bool overflow; /* an intermediate may overflow */
-    bool blurred;  /* exponents are so uncertain that only the hull of the rows of v bounds o */
     int64_t live;  /* keys with a finite score */
     int64_t rescales;
+    double base;              /* ref_largest_bias, which x, lse, top and largest lack */
+    bool as_given, less_base; /* what a kernel may do with the row's biases: take them as they are, or less base */
+    double floor;             /* the largest computed exponent is at least this, less base */
     double lse, top, largest; /* top: largest exponent, sink included; largest: largest score */
+    double log_sum;           /* lse - top */
+    double sink, sink_error;  /* less base, and of the computed one; -inf where there is none */
     double sink_weight;       /* exp(sink - lse) */
     double shift;             /* sum of the centred errors, sink included */
     double relative;          /* of the sum l and the final scaling of o */
     double relative_sigma;
     double lse_bound, lse_sigma, lse_bias;
-    struct ref_sum keys; /* accumulation of p.v */
+    struct ref_sum keys;         /* accumulation of p.v */
+    /* For the statistics of o, by bounds.c: */
+    double shared[BOUND_PHASES]; /* of each phase, what the weights' roundings do to all of o alike, relative to it */
+    double shared_variance;      /* of that, if they are independent */
 };
 /* Scores of rows first .. first + rows of head->h. */
 void bound_block_scores(struct bound_head *head, struct bound_block *block, struct bound_row_state *states);
+/* Whether scores are no more than softmax_scale q . k. */
+static inline bool bound_is_linear(const struct attest_problem *p)
+{
+    return !(p->softcap > 0) && p->bias.dtype == ATTEST_ABSENT && !p->has_alibi;
+}
+
+/* The size of a number of the row that lacks base, as the kernel has it. */
+static inline double bound_size(const struct bound_row_state *s, double x)
+{
+    return fmax(s->as_given ? fabs(x + s->base) : 0.0, s->less_base ? fabs(x) : 0.0);
+}
+
+/* Normalised weights e^x / sum e^x whose exponents may be off: the least and the most that each can be, whatever the
+ * others are. log_p: of the true ones, -inf of what takes no part. Returns ln of the largest factor by which their sum
+ * may be off. log_p, error, least, most, scratch: [count]. bounds.md section 5.4. */
+double bound_intervals(int64_t count, const double *log_p, const double *error, double *scratch, double *least,
+                       double *most);
+/* ln p of the row's keys and, last, of its sink to line 0. */
+void bound_log_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
+                       const struct bound_row_state *s);
+
 /* Weights of row i of the block and their errors in the forward pass. */
 void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
                        struct bound_row_state *state);
 
+/* What roundings of weights that are alike do to all of o, relative to it: bounds.md section 9. */
+struct bound_alike {
+    double bias, variance;
+};
+
 /* o of the block's rows and its bounds, [rows][head_dim_v] each; sigma and bias may be NULL. */
 struct bound_block_output {
     double *o, *bound, *sigma, *bias, *along; /* along: [rows] */
+    struct bound_alike alike;
 };
 /* False where there is no memory. Rows that are empty or broken get zero bounds. */
 bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,

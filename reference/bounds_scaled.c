@@ -69,7 +69,7 @@ bool bound_scale_head(struct bound_pool *pool, struct bound_gradient_head *g, st
     const bool ok = !rows.failed && centre(pool, k);
     if (ok) {
         const int shift = -8 - exponent_of(&dout) - exponent_of(&head->v);
-        m->parts = 1;
+        m->parts = 1, m->parts_size = 1;
         m->p_dv = ref_rounding_to_fp16(ldexp(1.0, m->power));
         m->ds = ref_rounding_to_fp16(ldexp(1.0, m->power + (shift < -126 ? -126 : shift > 126 ? 126 : shift)));
         g->floors = (struct bound_floors){.p = m->p_dv.tiny,

@@ -100,6 +100,22 @@ Test(bounds, a_unit_with_fewer_bits_is_outside)
     cr_assert_gt(largest_share(ATTEST_ACC_AMPERE, 8, 22), 1.0);
 }
 
+/* Of each head a step for each masked row, of one term: as many as there are rows. */
+Test(bounds, steps_that_are_not_full_count_head_by_head)
+{
+    enum { GROUP = 128 };
+    const struct ref_machine m = {.accumulate = ATTEST_ACC_HOPPER, .u = 0x1p-24, .parts = 1, .parts_size = 1};
+    double c = 1.0, exact = 1.0;
+    for (int i = 1; i < GROUP; ++i) {
+        const double product = 0x1.fffffep-24;
+        c = tensor_step(c, &product, 1, 25), exact += product;
+    }
+    const double lost = fabs(c - exact), share = lost / (ref_sum_rows(&m, GROUP, 1, GROUP).rel * exact);
+    printf("one term a step, of %d heads: share of the bound %.3f\n", GROUP, share);
+    cr_expect(share <= 1 && share > 0.5);
+    cr_expect_gt(lost, ref_sum_rows(&m, GROUP, GROUP, 1).rel * exact); /* as of one head of so many rows */
+}
+
 Test(bounds, growth_is_above_expm1)
 {
     for (int i = 0; i <= 1000; ++i) cr_assert_geq(ref_growth(i * 0.001), expm1(i * 0.001));
@@ -233,6 +249,28 @@ static bool is_there(int tensor)
     return (tensor != REF_DBIAS || f->p.dbias.dtype) && (tensor != REF_DSINK || f->p.has_sink);
 }
 
+/* What two numbers of a format leave of one, and how large the two are. */
+Test(bounds, two_parts_leave_half_of_what_two_roundings_may)
+{
+    uint64_t seed = 17;
+    set_up_as(ATTEST_BF16, 1.0);
+    for (int dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) {
+        f->p.q.dtype = f->p.k.dtype = f->p.v.dtype = f->p.o.dtype = f->p.dout.dtype = dtype;
+        const struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward"));
+        double relative = 0.0, unit = 0.0, size = 0.0;
+        for (int i = 0; i < 2000000; ++i) {
+            const double x = 1 + (double)(float)fabs(uniform(&seed) * (i % 2 ? 1.0 : 0.01));
+            const double h = ref_round(dtype, x), l = ref_round(dtype, x - h), left = fabs(x - h - l);
+            relative = fmax(relative, left / (m.p_dv.relative * x));
+            unit = fmax(unit, left / bound_half_unit_of_p(&m.p_dv, x, 1.0));
+            size = fmax(size, (fabs(h) + fabs(l)) / x / m.parts_size);
+        }
+        printf("two parts, dtype %d: share of u^2/2 %.3f, of half a unit %.3f, of the size %.4f\n", dtype, relative, unit,
+               size);
+        cr_expect(relative <= 1 && relative > 0.97 && unit <= 1 && unit > 0.97 && size <= 1 && m.parts_size > 1);
+    }
+}
+
 /* bounds.md section 8 says so, and the factor on every bound rests on it. */
 Test(bounds, the_oracles_own_error_is_below_a_67_millionth)
 {
@@ -342,6 +380,28 @@ Test(bounds, scores_beyond_fp32_are_outside_the_domain)
     for (int t = REF_O; t <= REF_DV; ++t) cr_assert(all_infinite(t), "%s", ref_tensor_names[t]);
 }
 
+/* softmax_scale log2 e, softcap log2 e and softmax_scale / softcap are numbers that kernels hold in fp32, and may flush. */
+Test(bounds, constants_that_fp32_has_not_are_outside_the_domain)
+{
+    static const struct {
+        float scale, softcap;
+        bool is_inside;
+    } cases[] = {{3.2e38f, 0, false},    {2.3e38f, 0, true},    {1e-39f, 0, false}, {0.2f, 1e-39f, false},
+                 {0.2f, 3e38f, false},   {1e10f, 1e-29f, false}, {0, 1e-3f, true},   {1e-30f, 1e20f, false},
+                 {1e-30f, 1e-20f, true}, {0.2f, 30, true}};
+    const struct attest_recipe *r;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        FOR_EACH_RECIPE(r)
+        {
+            set_up_as(ATTEST_BF16, cases[i].scale > 1e9f ? 1e-20 : 1.0);
+            f->p.softmax_scale = cases[i].scale, f->p.softcap = cases[i].softcap;
+            compute_bounds(r, 0);
+            for (int t = REF_O; t <= (cases[i].is_inside ? REF_LSE : REF_DV); ++t) /* gradients may overflow still */
+                cr_expect_eq(all_infinite(t), !cases[i].is_inside, "%s, softmax_scale %g, softcap %g, %s", r->name,
+                             (double)cases[i].scale, (double)cases[i].softcap, ref_tensor_names[t]);
+        }
+}
+
 Test(bounds, ds_beyond_fp16_is_outside_where_it_is_rounded_to_fp16)
 {
     set_up_as(ATTEST_FP16, 300.0); /* dp up to 10^6 */
@@ -433,7 +493,8 @@ Test(bounds, what_is_not_plain_is_not_scaled)
     cr_assert(ref_machine(&f->p, scaled).scales);
 }
 
-/* p of more than 255 are beyond fp16 as 2^8 p, and scores near 2 10^6 are so uncertain that they may be computed. */
+/* p of more than 255 are beyond fp16 as 2^8 p, and scores near 2 10^6 are so uncertain that they may be computed, where
+ * p is not divided by the row's own sum. */
 Test(bounds, p_beyond_fp16_is_outside_where_it_is_scaled)
 {
     set_up_as(ATTEST_BF16, 1.0);
@@ -441,7 +502,11 @@ Test(bounds, p_beyond_fp16_is_outside_where_it_is_scaled)
     for (int64_t i = 0; i < ROWS_Q; ++i) ref_store(ATTEST_BF16, f->q, i * DIM, 2048.0);
     for (int64_t i = 0; i < ROWS_K; ++i) ref_store(ATTEST_BF16, f->k, i * DIM, 4096.0);
     fill(f->v, ROWS_K * DIM_V, 0x1p-20, 3); /* ds are small */
-    compute_bounds(ref_kernel_recipe("short_backward_scaled"), 0);
+    struct attest_recipe by_lse = *ref_kernel_recipe("short_backward_scaled");
+    compute_bounds(&by_lse, 1);
+    for (int64_t i = 0; i < sizes[REF_DV]; ++i) cr_assert(isfinite(f->bound[1][REF_DV][i])); /* no p is more than 1 */
+    by_lse.own_sum = 0;
+    compute_bounds(&by_lse, 0);
     compute_bounds(ref_kernel_recipe("short_backward_wide"), 1);
     int64_t outside = 0;
     for (int64_t i = 0; i < sizes[REF_DV]; ++i) {
@@ -853,6 +918,42 @@ Test(bounds, any_key_may_be_computed_as_the_largest)
     const double off = fabs((double)(product / sum) - want);
     cr_assert(largest > 0.0019f && off > 0.0018, "%g %g", largest, off);
     cr_assert(off <= bound && bound <= 1.2 * off, "%g of %g", off, bound);
+}
+
+/* Scores of 3 10^5, each a truncated sum of 256 products, are all too small by more than 8: so is lse. */
+Test(bounds, what_all_scores_are_off_by_is_felt_by_lse)
+{
+    enum { KEYS = 3, FEATURES = 256 };
+    static float q[FEATURES], k[KEYS][FEATURES];
+    static const float v[KEYS];
+    uint64_t seed = 19;
+    double off = INFINITY;
+    for (int x = 0; x < FEATURES; ++x) q[x] = (float)(33 + uniform(&seed));
+    for (int j = 0; j < KEYS; ++j) {
+        double exact = 0;
+        for (int x = 0; x < FEATURES; ++x) {
+            k[j][x] = (float)(70 + uniform(&seed));
+            exact += (double)q[x] * (double)k[j][x];
+        }
+        off = fmin(off, exact - (double)cut_off_sum(q, k[j], FEATURES));
+    }
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.batch = p.seqlen_q = p.num_heads_q = p.num_heads_kv = p.head_dim_v = 1;
+    p.seqlen_k = KEYS;
+    p.head_dim = FEATURES;
+    p.softmax_scale = 1.0f;
+    p.q = packed(ATTEST_FP32, 1, 1, FEATURES);
+    p.k = packed(ATTEST_FP32, KEYS, 1, FEATURES);
+    p.v = packed(ATTEST_FP32, KEYS, 1, 1);
+    p.o = p.lse = packed(ATTEST_FP32, 1, 1, 1);
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    a.q = q, a.k = k, a.v = v;
+    double bound;
+    const struct ref_bound of_lse = {.bound = &bound}, none = {0};
+    cr_assert_eq(ref_bound_forward(&p, &a, ref_recipe("flash"), &none, &of_lse, 1), ATTEST_OK);
+    printf("all scores too small by %.2f: bound of lse %.2f\n", off, bound);
+    cr_expect(off > 3.05 && off <= bound && bound < 10 * off);
 }
 
 /* One key: p is 1 and needs no rounding, but 4/3 does where dropout's multiplier comes first. */

@@ -28,8 +28,9 @@ static double weigh_row(const struct ref_block *block, int64_t r, double *x, dou
 {
     const struct attest_problem *p = block->head->p;
     const struct ref_vector *vector = ref_vector();
-    const double sink = p->has_sink ? block->head->a->sink[block->h] : -INFINITY;
-    const int64_t visible = ref_block_exponents(block, r, x, NULL);
+    double base;
+    const int64_t visible = ref_block_exponents(block, r, x, NULL, &base);
+    const double sink = p->has_sink ? (double)block->head->a->sink[block->h] - base : -INFINITY;
     double max = vector->max(block->width, x);
     if (sink > max) max = sink;
     *lse = sink;
@@ -38,7 +39,7 @@ static double weigh_row(const struct ref_block *block, int64_t r, double *x, dou
         return visible == 0 ? 0.0 : NAN;
     }
     const double sum = vector->exp_sum(block->width, max, x) + (p->has_sink ? exp(sink - max) : 0.0);
-    *lse = max + log(sum);
+    *lse = base + (max + log(sum));
     if (isnan(sum)) memset(x, 0, (size_t)block->width * sizeof *x);
     if (p->dropout_p > 0) {
         ref_block_dropout(block, r, drop);

@@ -21,12 +21,13 @@ struct tally {
     double error, error_squares, want_squares, all_want_squares, bound_squares;
     int64_t bounded;                                   /* elements of bound_squares and all_want_squares */
     double bias, shift, row_sigmas;  /* sums of |bias|, of the shift, and over rows of (sum sigma)^2 */
-    double rounding;                 /* what rounding the oracle itself to the format costs, signed */
+    double rounding, shifted;        /* signed: what rounding the oracle to the format costs, and the oracle shifted */
+    double tied[JUDGE_TIES];         /* half units that near ties, beyond those that fall there by chance */
     /* In units of what is expected of each element: squares of errors and of biases; of rows the sum of mu, of squares
      * of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed independent ones. */
     double squares, bias_squares, variance, frobenius, most, excess;
     double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
-    struct judge_direction directions[REF_TILE]; /* of the tensor, head or tile in hand */
+    struct judge_direction directions[REF_TILE_OF_KEYS]; /* of the tensor, head or tile in hand */
     double number;                                         /* of directions in all */
     double share;                                          /* of the error that the one in the report explains */
 };
@@ -40,7 +41,7 @@ static void end_row(struct tally *t, double along)
     t->most = fmax(t->most, together + t->own_most);
     t->row_sigmas += t->sigma * t->sigma;
     t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
-    for (int d = 0; d < REF_TILE; ++d) {
+    for (int d = 0; d < REF_TILE_OF_KEYS; ++d) {
         const bool is_result = d == REF_SCALED || d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
         judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY);
     }
@@ -85,6 +86,8 @@ static void weigh_element(int32_t dtype, const struct element *e, struct tally *
     t->bias_squares += bias * bias / off.expected;
     t->mu += off.sigma * off.sigma / off.expected;
     t->rounding += off.rounding;
+    t->shifted += off.shifted;
+    for (int n = 0; n < JUDGE_TIES; ++n) t->tied[n] += off.tied[n];
     t->own += own;
     t->own_squares += own * own;
     t->own_most = fmax(t->own_most, own);
@@ -135,8 +138,9 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
     const double squares = t->variance + fmax(0.0, t->excess) + 2 * sqrt(l * t->frobenius) + 2 * l * t->most;
     r->rms_ratio = ratio(sqrt(t->squares), sqrt(t->bias_squares) + sqrt(squares));
     r->direction_share = ratio(t->share, t->squares);
-    r->mean_ratio = ratio(fabs(r->mean_error), (fabs(t->rounding) + fabs(t->shift) + t->bias +
-                                                sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
+    const double rounding = fmax(fabs(t->rounding), fabs(t->shifted)) + judge_most_tied(t->tied);
+    const double systematic = rounding + fabs(t->shift) + t->bias;
+    r->mean_ratio = ratio(fabs(r->mean_error), (systematic + sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
 /* A direction that ends here; place: where its head or tile begins. Of equals the last counts, which has most elements. */
@@ -339,7 +343,7 @@ void ref_describe_direction(const struct ref_report *r, enum ref_tensor tensor, 
     case REF_SCALED_HEAD:
         snprintf(text, size, "%s of head %ld of sequence %ld scaled by %.6g", name, h, b, 1 + r->direction_size);
         break;
-    case REF_TILE:
+    case REF_TILE_OF_KEYS:
         snprintf(text, size, "%s with the part of 64 keys from key %ld times %.3g", name, b, 1 + r->direction_size);
         break;
     case REF_EARLIER_TILES:

@@ -5,27 +5,35 @@
 #include <stdbool.h>
 
 #include "reference/bounds.h"
+#include "reference/machine.h"
+
+enum { JUDGE_TIES = 20 }; /* distances from ties that are looked at */
 
 /* Where errors are tested against one shape. All sums weigh each element by the inverse of the square that is expected
  * of its error. */
 struct judge_direction {
     double projection, norm;       /* of the errors on the shape; of the shape on itself */
-    double bias, shift, rounding;  /* of what is systematic, known, and of the oracle's own rounding to the format */
+    double bias, shift;            /* of what is systematic, and known */
+    double rounding, shifted;      /* of the last rounding: of the oracle's own number, and of what shift makes of it */
+    double tied[JUDGE_TIES];       /* of half units that near ties, beyond those that fall there by chance */
     double variance, together, own; /* together, own: of the current row */
 };
 
-/* One element: how far it is off, what is expected of it, and the part of its variance that no other element shares. */
+/* One element: how far it is off, what is expected of it, the part of its variance that no other element shares, and
+ * for several distances half a unit where it is so near a tie, less what that comes to by chance. */
 struct judge_error {
-    double error, expected, bias, shift, rounding, sigma, own;
+    double error, expected, bias, shift, rounding, shifted, sigma, own, tied[JUDGE_TIES];
 };
 
 /* Of a tensor: a quarter for the root mean square, the mean, the shapes of elements and those of keys each. */
-#define JUDGE_FALSE_ALARM (1e-9 / 4)
+#define JUDGE_FALSE_ALARM (REF_FALSE_ALARM / 4)
 
 struct judge_error judge_error_of(int32_t dtype, double got, double want, double sigma, double bias, double shift);
 void judge_direction_add(struct judge_direction *d, const struct judge_error *e, double shape);
 /* along: variance of the row along the shape but for what elements have alone; +inf where it is not known. */
 void judge_direction_end_row(struct judge_direction *d, double along);
+/* Of JUDGE_TIES sums the largest, or 0. */
+double judge_most_tied(const double *tied);
 /* The error along the shape, over the most that honest roundings make of it but for a probability of `false_alarm`. */
 double judge_direction_ratio(const struct judge_direction *d, double false_alarm);
 

@@ -13,12 +13,16 @@ enum { TILE = 64, MOST_ROWS = 4096 }; /* keys of a tile; rows that are looked at
 /* The shapes: o along dout and with its scores scaled, then each tile, then all that came before each. */
 enum { ALONG_DOUT, OF_SCORES, FIRST_TILE };
 
+enum { PHASES = 8 }; /* of the grid to which weights are rounded */
+
 struct shapes {
     int64_t tiles, count;
     struct judge_direction *sums; /* [count] */
     double *shape;                /* [count][head_dim_v] of the row in hand */
     double *x, *s, *drop, *v;     /* [seqlen_k]; v [seqlen_k][head_dim_v] */
     struct judge_error *errors;   /* [head_dim_v] */
+    double *alike;                /* [PHASES][head_dim_v]: what rounding the weights does to the row's o */
+    double *of_alike;             /* [count][PHASES]: sums of that along the shapes */
     double squares;               /* of errors, in units of what is expected of them */
 };
 
@@ -31,6 +35,8 @@ static void take(struct shapes *z, int64_t keys, int64_t d_v)
     z->x = calloc((size_t)(3 * keys + 1), sizeof *z->x);
     z->v = calloc((size_t)(keys * d_v + 1), sizeof *z->v);
     z->errors = calloc((size_t)d_v, sizeof *z->errors);
+    z->alike = calloc((size_t)(PHASES * d_v), sizeof *z->alike);
+    z->of_alike = calloc((size_t)(PHASES * z->count), sizeof *z->of_alike);
     if (!z->x) return;
     z->s = z->x + keys;
     z->drop = z->s + keys;
@@ -38,7 +44,7 @@ static void take(struct shapes *z, int64_t keys, int64_t d_v)
 
 static void release(struct shapes *z)
 {
-    free(z->sums), free(z->shape), free(z->x), free(z->v), free(z->errors);
+    free(z->sums), free(z->shape), free(z->x), free(z->v), free(z->errors), free(z->alike), free(z->of_alike);
 }
 
 /* What the row's tiles add to o, what all before each had added, and o's derivative by a factor of all scores. */
@@ -63,6 +69,35 @@ static void find_shapes(struct shapes *z, const struct ref_row *row, int64_t key
             earlier[t * d_v + c] = earlier[(t - 1) * d_v + c] + tiles[(t - 1) * d_v + c];
 }
 
+/* Weights that are alike round alike, or by a function of their scores: of the weights relative to the row's maximum, and
+ * to maxima before it, with their place within a step of the format for 8 phases. */
+static void find_alike(struct shapes *z, int32_t dtype, const struct ref_row *row, int64_t keys, int64_t d_v)
+{
+    const double step = ref_format(dtype)->unit_roundoff, of_top = exp(row->max - row->lse);
+    memset(z->alike, 0, (size_t)(PHASES * d_v) * sizeof *z->alike);
+    if (dtype != ATTEST_BF16 && dtype != ATTEST_FP16) return;
+    for (int64_t j = 0; j < keys; ++j) {
+        const double last = row->x[j] == -INFINITY ? 0.0 : exp(row->x[j] - row->max);
+        const double first = ref_round(dtype, last) - last;
+        const double *const v = z->v + j * d_v;
+        for (int k = 0; k < PHASES && row->drop[j] * last > 0.0; ++k) {
+            const double y = last * (1 + step * k / PHASES); /* above the maximum: that was not yet the key's */
+            const double off = row->drop[j] * of_top * (y <= 1 ? ref_round(dtype, y) - y : first);
+            for (int64_t c = 0; c < d_v; ++c) z->alike[k * d_v + c] += off * v[c];
+        }
+    }
+}
+
+/* What is known so of the row's error along shape n. */
+static void add_alike(struct shapes *z, int64_t n, int64_t d_v)
+{
+    for (int64_t c = 0; c < d_v; ++c) {
+        const double weight = z->shape[n * d_v + c] / z->errors[c].expected;
+        if (!(z->errors[c].expected > 0.0) || !isfinite(weight)) continue;
+        for (int k = 0; k < PHASES; ++k) z->of_alike[n * PHASES + k] += weight * z->alike[k * d_v + c];
+    }
+}
+
 static void judge_row(struct shapes *z, const struct attest_problem *p, const struct attest_backward_args *a,
                       const struct ref_sequence *s, int64_t b, int64_t h, int64_t r, const void *got,
                       const double *oracle, const struct ref_bound *bound)
@@ -82,6 +117,7 @@ static void judge_row(struct shapes *z, const struct attest_problem *p, const st
         if (z->errors[c].expected > 0.0) z->squares += z->errors[c].error * z->errors[c].error / z->errors[c].expected;
     if (!isfinite(row.lse)) return;
     find_shapes(z, &row, s->seqlen_k, d_v, oracle + from);
+    find_alike(z, p->v.dtype, &row, s->seqlen_k, d_v);
     const bool has_dout = p->dout.dtype != ATTEST_ABSENT && a->dout;
     const int64_t at = has_dout ? ref_row_offset(p, &p->dout, s, false, b, r, h) : 0;
     for (int64_t c = 0; c < d_v; ++c)
@@ -89,6 +125,7 @@ static void judge_row(struct shapes *z, const struct attest_problem *p, const st
     for (int64_t n = 0; n < z->count; ++n) {
         for (int64_t c = 0; c < d_v; ++c)
             if (z->errors[c].expected > 0.0) judge_direction_add(&z->sums[n], &z->errors[c], z->shape[n * d_v + c]);
+        add_alike(z, n, d_v);
         judge_direction_end_row(&z->sums[n], INFINITY);
     }
 }
@@ -107,14 +144,17 @@ static void conclude(const struct shapes *z, struct ref_report *r)
 {
     static const enum ref_direction names[] = {REF_ALONG_DOUT, REF_SCORES_SCALED};
     for (int64_t n = 0; n < z->count; ++n) {
-        const struct judge_direction *d = &z->sums[n];
+        struct judge_direction *const d = &z->sums[n];
+        double alike = 0.0;
+        for (int k = 0; k < PHASES; ++k) alike = fmax(alike, fabs(z->of_alike[n * PHASES + k]));
+        d->bias += alike;
         const double ratio = judge_direction_ratio(d, JUDGE_FALSE_ALARM / (double)z->count);
         const double share = d->norm > 0.0 ? d->projection * d->projection / d->norm / z->squares : 0.0;
         const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > r->direction_share : ratio > r->direction_ratio;
         if (!(ratio <= r->direction_ratio)) r->direction_ratio = ratio;
         if (!explains) continue;
         r->direction_share = share;
-        r->direction = n < FIRST_TILE ? names[n] : n < FIRST_TILE + z->tiles ? REF_TILE : REF_EARLIER_TILES;
+        r->direction = n < FIRST_TILE ? names[n] : n < FIRST_TILE + z->tiles ? REF_TILE_OF_KEYS : REF_EARLIER_TILES;
         r->direction_size = d->projection / d->norm;
         r->direction_index[0] = n < FIRST_TILE ? 0 : (n - FIRST_TILE) % z->tiles * TILE;
     }
@@ -133,7 +173,7 @@ enum attest_status ref_judge_keys(const struct attest_problem *p, const struct a
     }
     if (keys == 0 || rows == 0) return ATTEST_OK;
     take(&z, keys, p->head_dim_v);
-    const bool ok = z.sums && z.shape && z.x && z.v && z.errors;
+    const bool ok = z.sums && z.shape && z.x && z.v && z.errors && z.alike && z.of_alike;
     const int64_t every = (rows + MOST_ROWS - 1) / MOST_ROWS, group = p->num_heads_q / p->num_heads_kv;
     for (int64_t b = 0, row = 0; ok && b < p->batch; ++b) {
         const struct ref_sequence s = ref_sequence(p, &a->forward, b);

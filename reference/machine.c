@@ -6,7 +6,8 @@
 #include "reference/formats.h"
 #include "reference/oracle.h"
 
-/* `parts` as recipes have it: 0 for none. Of two, the second is what the first leaves, which fp32 has exactly, rounded. */
+/* `parts` as recipes have it: 0 for none. Of two, the second is what the first leaves, which fp32 has exactly, rounded:
+ * half an ulp, which is a number of the format, or less, of which half a unit is half as much. */
 static struct ref_rounding rounding_to(int32_t dtype, int32_t parts)
 {
     if (parts == 0) return (struct ref_rounding){.overflow = INFINITY};
@@ -14,8 +15,8 @@ static struct ref_rounding rounding_to(int32_t dtype, int32_t parts)
     const double u = f->unit_roundoff;
     /* fp32 and bf16 share their least exponent, below which a unit may flush to zero. */
     const double tiny = f->min_normal <= FLT_MIN ? FLT_MIN : f->min_subnormal / 2;
-    const double left = parts == 2 ? u / (1 + u) : 1.0;
-    return (struct ref_rounding){dtype, parts, u / (1 + u) * left, parts * tiny, f->overflow, u / 2 * left, 1.0};
+    const double relative = parts == 2 ? u * u / 2 : u / (1 + u), below_one = parts == 2 ? u * u / 4 : u / 2;
+    return (struct ref_rounding){dtype, parts, relative, parts * tiny, f->overflow, below_one, 1.0};
 }
 
 struct ref_rounding ref_rounding_to_fp16(double scale)
@@ -32,7 +33,9 @@ static struct ref_machine oracle_machine(void)
     /* exp: REF_EXP_ULPS units, of 2^-52 at most; tanh and log of glibc: 2 units at most. */
     return (struct ref_machine){.accumulate = ATTEST_ACC_FP32,
                                 .parts = 1,
+                                .parts_size = 1,
                                 .most_weight = 1,
+                                .less_base = true,
                                 .u = 0x1p-53,
                                 .tiny = DBL_MIN,
                                 .lost = DBL_MIN,
@@ -85,12 +88,24 @@ static int32_t parts_of(const struct attest_recipe *recipe, int32_t round)
     return round < 3 ? round : round == 4 && recipe->delta == ATTEST_DELTA_BY_LENGTH ? 1 : 2;
 }
 
+/* A row has at most four such deviations, of two signs: bounds.md section 9. */
+static double sigmas_of_rows(double rows) { return sqrt(2 * log(8 * fmax(rows, 1.0) / REF_FALSE_ALARM)); }
+
+/* |h| + |l| <= |x| + 2u |x| + u^2 |x|, of the coarsest of the formats that parts are made of. */
+static double size_of_parts(const struct attest_problem *p)
+{
+    double u = fmax(ref_format(p->v.dtype)->unit_roundoff, ref_format(p->q.dtype)->unit_roundoff);
+    if (p->dout.dtype != ATTEST_ABSENT) u = fmax(u, ref_format(p->dout.dtype)->unit_roundoff);
+    return (1 + u) * (1 + u);
+}
+
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
 {
     struct ref_machine m = oracle_machine();
     if (!recipe) return m;
     const int32_t round_p = parts_of(recipe, recipe->round_p), round_ds = parts_of(recipe, recipe->round_ds);
     m.accumulate = recipe->accumulate;
+    m.row_sigmas = sigmas_of_rows((double)(ref_rows_q(p) * p->num_heads_q));
     m.u = 0x1p-24;
     m.tiny = FLT_MIN;
     /* A tensor core gives a subnormal operand the exponent of the least normal one (bounds.md, 3.3). */
@@ -106,6 +121,8 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.tile_k = recipe->tile_k;
     m.most_weight = round_p == 2 || recipe->delta == ATTEST_DELTA_BY_LENGTH ? 0x1p15 : 1;
     m.rescales = true;
+    m.less_base = false;
+    m.own_sum = recipe->own_sum && !p->external_lse;
     m.by_length = recipe->delta == ATTEST_DELTA_BY_LENGTH;
     m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.by_length) && !p->external_lse;
     m.normalizes_delta = (recipe->delta == ATTEST_DELTA_NORMALIZED || m.by_length) && !p->has_sink;
@@ -117,6 +134,10 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.o_may_be_scaled = m.corrects_delta && can_scale_forward(p) && is_narrow(p);
     m.power = m.scales ? 8 : 0;
     m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
+    if (m.parts == 2) m.parts_size = size_of_parts(p);
+    m.rescale_log2 = recipe->rescale_log2;
+    m.ordered = recipe->ordered_keys;
+    m.most_weight = fmax(m.most_weight, ldexp(1.0, m.rescale_log2));
     m.p = rounding_to(p->v.dtype, round_p);
     if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, round_p);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);
@@ -136,8 +157,9 @@ struct ref_machine ref_forward_machine(const struct attest_problem *p, const str
     const bool can_scale = recipe && can_scale_forward(p);
     m.scales = can_scale && recipe->round_p == 3 && recipe->round_ds == 3;
     m.may_scale = can_scale && recipe->round_p == 4 && recipe->round_ds == 4 && is_narrow(p);
+    m.own_sum = recipe && recipe->own_sum;
     m.power = 0;
-    if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1;
+    if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1, m.parts_size = 1;
     return m;
 }
 
@@ -177,8 +199,21 @@ struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms)
     return sum_of(m, (double)terms, (double)((terms + width - 1) / width));
 }
 
-struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span)
+struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span, int64_t heads)
 {
-    const int64_t steps = span / step_terms(m) + 2;
-    return sum_of(m, (double)(m->parts * terms), (double)(m->parts * (terms < steps ? terms : steps)));
+    const int64_t steps = heads * (span / step_terms(m) + 2);
+    struct ref_sum sum = sum_of(m, (double)(m->parts * terms), (double)(m->parts * (terms < steps ? terms : steps)));
+    sum.rel *= m->parts_size;
+    return sum;
 }
+
+struct ref_sum ref_sum_tiles(const struct ref_machine *m, int64_t terms, int64_t span)
+{
+    struct ref_sum sum = ref_sum_rows(m, terms, span, 1);
+    if (!m->ordered || span <= REF_TILE) return sum;
+    const double tile = ref_sum_rows(m, terms < REF_TILE ? terms : REF_TILE, REF_TILE, 1).rel;
+    sum.rel = fmin(sum.rel, ref_both(tile, ref_growth((double)(span / REF_LEAST_TILE + 2) * m->u)));
+    return sum;
+}
+
+double ref_step_error(const struct ref_machine *m) { return m->parts_size * m->parts * expm1(16 * m->u); }

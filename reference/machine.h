@@ -17,6 +17,9 @@ struct ref_rounding {
     double scale;              /* what is rounded is scale y; the rest of this is in units of y */
 };
 
+/* Of each threshold of the statistical verdict, and of all deviations of rows that it takes for biases. */
+#define REF_FALSE_ALARM 1e-9
+
 struct ref_machine {
     int32_t accumulate;
     double u;             /* unit roundoff of the working precision */
@@ -30,6 +33,9 @@ struct ref_machine {
     double log_error; /* |computed - ln l| <= log_error (1 + |ln l|) */
     int64_t tile_k;   /* 0: one rescaling per key */
     double most_weight; /* that exp(x - m) may be, and m below the maximum of the row (bounds.md, 11.9); 1: none */
+    bool own_sum;     /* of rows whose scores are large: bounds.md, 5.4 */
+    bool less_base;   /* biases of every row are less the largest; else of such rows alone, where own_sum */
+    double row_sigmas; /* standard deviations within which what is random for a whole row stays, in all rows */
     bool rescales;    /* a running maximum; false: the maximum of the row is known first */
     bool delta_from_o;
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
@@ -40,6 +46,9 @@ struct ref_machine {
     bool o_may_be_scaled; /* delta begins with an o that may be of a forward pass that scales (bounds.md, 11.12) */
     int32_t power;       /* p in fp32 is 2^power times itself: its exponent has that added */
     int32_t parts;       /* products a term of the sums over rows */
+    double parts_size;   /* of what both parts of a number are in size, in units of it; 1 where there is one */
+    int32_t rescale_log2; /* as the recipe has it */
+    bool ordered;         /* keys come in order (bounds.md, 3.4) */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
     struct ref_rounding p, p_dv, p_ds, p_dq, ds, dk_heads, dv_heads; /* zero where the recipe does not round */
@@ -62,8 +71,17 @@ struct ref_sum {
 };
 /* Over `terms` features, which begin on a step of the matrix unit. */
 struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);
-/* Over `terms` of `span` rows, some of which may be masked and so leave steps that are not full. */
-struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span);
+/* Over `terms` of `span` rows, `heads` times, some of which may be masked and so leave steps that are not full. */
+struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span, int64_t heads);
+
+/* Of dq: tiles of REF_LEAST_TILE to REF_TILE keys, whose sums are added in any order (bounds.md, 3.4). */
+struct ref_sum ref_sum_tiles(const struct ref_machine *m, int64_t terms, int64_t span);
+enum { REF_LEAST_TILE = 64, REF_TILE = 128 };
+/* What one step of an accumulator may cost its own terms, beside what it costs the partial sum. */
+double ref_step_error(const struct ref_machine *m);
+
+/* Two relative errors, one after the other. */
+static inline double ref_both(double a, double b) { return a + b + a * b; }
 
 /* exp(x) - 1 or a little more; x >= 0. */
 static inline double ref_growth(double x) { return x <= 0.5 ? x + 0.75 * x * x : expm1(x); }

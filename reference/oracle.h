@@ -57,6 +57,11 @@ int64_t ref_score_offset(const struct attest_score_tensor *t, int64_t b, int64_t
 bool ref_visible(const struct attest_problem *p, const struct attest_forward_args *a, const struct ref_sequence *s,
                  int64_t b, int64_t h, int64_t r, int64_t c);
 
+/* The largest finite bias among the keys first .. last - 1 that the row sees, or the sink if that is larger; 0 where
+ * there is no such bias. */
+double ref_largest_bias(const struct attest_problem *p, const struct attest_forward_args *a,
+                        const struct ref_sequence *s, int64_t b, int64_t h, int64_t r, int64_t first, int64_t last);
+
 /* What dropout multiplies p of that score by: 0 or 65536 / (65536 - t); 1 without dropout. */
 double ref_dropout(const struct attest_problem *p, const struct attest_forward_args *a, int64_t b, int64_t h,
                    int64_t r, int64_t c);
@@ -71,8 +76,10 @@ static inline double ref_sink_weight(double sink, double lse)
 void ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 /* Everything the definition says about one query row against all keys, plainly computed. Arrays of
- * seqlen_k doubles, any of them NULL where not wanted. What is not visible: x = -inf, the rest 0. */
+ * seqlen_k doubles, any of them NULL where not wanted. What is not visible: x = -inf, the rest 0. Scores lack the
+ * largest bias of the row: a mask of -1e9 or -FLT_MAX on all of its keys would leave a double little of the rest. */
 struct ref_row {
+    double base;   /* ref_largest_bias: x, lse and max are less by it */
     double *x;     /* the score that the exponential sees */
     double *s;     /* softmax_scale * (q . k) */
     double *s_abs; /* |softmax_scale| * sum_x |q_x| |k_x| */

@@ -13,7 +13,7 @@ void ref_plain_forward(const struct attest_problem *p, const struct attest_forwa
 {
     struct ref_row row = {.x = scratch, .drop = scratch + s->seqlen_k};
     ref_score_row(p, a, s, b, h, r, &row);
-    *lse = row.lse;
+    *lse = row.base + row.lse;
     for (int64_t f = 0; o && f < p->head_dim_v; ++f) o[f] = 0.0;
     for (int64_t c = 0; o && c < s->seqlen_k; ++c) {
         if (!ref_visible(p, a, s, b, h, r, c)) continue;
@@ -99,12 +99,13 @@ void ref_plain_backward(const struct ref_gradients *g, const struct ref_sequence
     ref_score_row(p, &g->a->forward, s, b, h, r, &row);
     if (row.num_visible == 0 && !p->has_sink) return; /* its dout and dlse are not read */
     struct ref_row_state state = ref_given_state(g, s, b, h, r);
-    if (!p->external_lse) state.lse = row.lse;
+    state.lse = p->external_lse ? state.lse - row.base : row.lse;
     const double delta = row_dp(g, s, b, h, r, &row, state.lse, dp);
     if (!p->external_lse) state.delta = delta;
     if (g->out->delta) g->out->delta[index] = state.delta;
     if (g->dsink_rows)
-        g->dsink_rows[index] = ref_sink_weight(g->a->forward.sink[h], state.lse) * (state.dlse - state.delta);
+        g->dsink_rows[index] =
+            ref_sink_weight((double)g->a->forward.sink[h] - row.base, state.lse) * (state.dlse - state.delta);
     for (int64_t c = 0; c < keys; ++c) {
         if (!ref_visible(p, &g->a->forward, s, b, h, r, c)) continue;
         const double dx = exp(row.x[c] - state.lse) * (dp[c] - state.delta + state.dlse), u = row.t[c] / p->softcap;

@@ -13,7 +13,7 @@
 /* What kernels on tensor cores have in common: p and ds in 16 bits, approximate instructions. */
 #define TENSOR_CORE                                                                                          \
     .struct_size = sizeof(struct attest_recipe), .round_p = 1, .round_ds = 1, .tile_k = TILE_K,              \
-    .exp_error = EXP_ERROR, .tanh_error = TANH_APPROX
+    .exp_error = EXP_ERROR, .tanh_error = TANH_APPROX, .ordered_keys = 1
 /* What FlashAttention's way adds to the backward pass. */
 #define FLASH .round_dkv_heads = 1, .delta = ATTEST_DELTA_FROM_ROUNDED_O
 
@@ -23,7 +23,8 @@ const struct attest_recipe ref_recipes[] = {
      .accumulate = ATTEST_ACC_FP32,
      .delta = ATTEST_DELTA_EXACT,
      .exp_error = EXP_ERROR,
-     .tanh_error = TANH_ACCURATE},
+     .tanh_error = TANH_ACCURATE,
+     .ordered_keys = 1},
     {.name = "mixed", TENSOR_CORE, .accumulate = ATTEST_ACC_FAITHFUL, .delta = ATTEST_DELTA_EXACT},
     {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1},
     {.name = "ampere", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_AMPERE},
@@ -34,7 +35,8 @@ const struct attest_recipe ref_recipes[] = {
 /* Ours: the approximate or the portable functions of kernels/device/functions.h, tiles of 64 keys. Those without tensor
  * cores keep p and ds in fp32. */
 #define PORTABLE_OF(keys) \
-    .struct_size = sizeof(struct attest_recipe), .tile_k = keys, .exp_error = EXP_ERROR, .tanh_error = TANH_ACCURATE
+    .struct_size = sizeof(struct attest_recipe), .tile_k = keys, .exp_error = EXP_ERROR, .tanh_error = TANH_ACCURATE, \
+    .own_sum = 1
 #define PORTABLE PORTABLE_OF(64)
 #define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
 #define PORTABLE_MMA \

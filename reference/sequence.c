@@ -62,13 +62,26 @@ bool ref_visible(const struct attest_problem *p, const struct attest_forward_arg
     return p->bias.dtype == ATTEST_ABSENT || bias_of(p, a, b, h, r, c) != -INFINITY;
 }
 
+double ref_largest_bias(const struct attest_problem *p, const struct attest_forward_args *a,
+                        const struct ref_sequence *s, int64_t b, int64_t h, int64_t r, int64_t first, int64_t last)
+{
+    double largest = -INFINITY;
+    for (int64_t c = first; c < last && p->bias.dtype != ATTEST_ABSENT; ++c) {
+        if (!ref_visible(p, a, s, b, h, r, c)) continue;
+        const double bias = bias_of(p, a, b, h, r, c);
+        if (isfinite(bias) && bias > largest) largest = bias;
+    }
+    if (isfinite(largest) && p->has_sink && isfinite(a->sink[h])) largest = fmax(largest, a->sink[h]);
+    return isfinite(largest) ? largest : 0.0;
+}
+
 /* s, s_abs, t and x of one visible score. */
 struct score {
     double s, s_abs, t, x;
 };
 
 static struct score score_of(const struct attest_problem *p, const struct attest_forward_args *a,
-                             const struct ref_sequence *s, int64_t b, int64_t h, int64_t r, int64_t c)
+                             const struct ref_sequence *s, int64_t b, int64_t h, int64_t r, int64_t c, double base)
 {
     const int64_t h_kv = h / (p->num_heads_q / p->num_heads_kv);
     const int64_t q = ref_row_offset(p, &p->q, s, false, b, r, h), k = ref_row_offset(p, &p->k, s, true, b, c, h_kv);
@@ -82,7 +95,7 @@ static struct score score_of(const struct attest_problem *p, const struct attest
     const double cap = p->softcap;
     result.t = cap > 0 ? cap * tanh(result.s / cap) : result.s;
     result.x = result.t;
-    if (p->bias.dtype != ATTEST_ABSENT) result.x += bias_of(p, a, b, h, r, c);
+    if (p->bias.dtype != ATTEST_ABSENT) result.x += bias_of(p, a, b, h, r, c) - base;
     if (p->has_alibi) result.x -= (double)a->alibi_slopes[h] * fabs((double)distance(p, r, c, s->alibi_diag));
     return result;
 }
@@ -100,14 +113,15 @@ static double max_or_nan(double a, double b) { return a > b || isnan(a) ? a : b;
 static double lse_of_row(const struct attest_problem *p, const struct attest_forward_args *a,
                          const struct ref_sequence *s, int64_t b, int64_t h, int64_t r, const struct ref_row *row)
 {
-    const double m = p->has_sink ? max_or_nan(a->sink[h], row->max) : row->max;
+    const double sink = p->has_sink ? (double)a->sink[h] - row->base : -INFINITY;
+    const double m = p->has_sink ? max_or_nan(sink, row->max) : row->max;
     if (!isfinite(m)) return m;
-    double sum = p->has_sink ? exp(a->sink[h] - m) : 0.0;
+    double sum = p->has_sink ? exp(sink - m) : 0.0;
     for (int64_t c = 0; c < s->seqlen_k; ++c) {
         if (row->x)
             sum += exp(row->x[c] - m);
         else if (ref_visible(p, a, s, b, h, r, c))
-            sum += exp(score_of(p, a, s, b, h, r, c).x - m);
+            sum += exp(score_of(p, a, s, b, h, r, c, row->base).x - m);
     }
     return m + log(sum);
 }
@@ -115,11 +129,12 @@ static double lse_of_row(const struct attest_problem *p, const struct attest_for
 void ref_score_row(const struct attest_problem *p, const struct attest_forward_args *a, const struct ref_sequence *s,
                    int64_t b, int64_t h, int64_t r, struct ref_row *row)
 {
+    row->base = ref_largest_bias(p, a, s, b, h, r, 0, s->seqlen_k);
     row->max = -INFINITY;
     row->num_visible = 0;
     for (int64_t c = 0; c < s->seqlen_k; ++c) {
         const bool visible = ref_visible(p, a, s, b, h, r, c);
-        const struct score v = visible ? score_of(p, a, s, b, h, r, c) : (struct score){.x = -INFINITY};
+        const struct score v = visible ? score_of(p, a, s, b, h, r, c, row->base) : (struct score){.x = -INFINITY};
         put(row->x, c, v.x);
         put(row->s, c, v.s);
         put(row->s_abs, c, v.s_abs);

@@ -56,7 +56,8 @@ static bool is_recipe(const struct attest_recipe *r)
     return r->accumulate >= ATTEST_ACC_FP32 && r->accumulate <= ATTEST_ACC_HOPPER && r->delta >= ATTEST_DELTA_EXACT &&
            r->delta <= ATTEST_DELTA_BY_LENGTH && r->tile_k >= 0 && r->round_p >= 0 && r->round_p <= 4 &&
            r->round_ds >= 0 && r->round_ds <= 4 && (r->round_p == r->round_ds || (r->round_p < 3 && r->round_ds < 3)) &&
-           (r->round_dkv_heads | r->round_p_ds | 1) == 1 && r->exp_error >= 0 && r->tanh_error >= 0 &&
+           (r->round_dkv_heads | r->round_p_ds | r->own_sum | r->ordered_keys | 1) == 1 && r->rescale_log2 >= 0 &&
+           r->rescale_log2 <= 15 && r->exp_error >= 0 && r->tanh_error >= 0 &&
            isfinite(r->exp_error) && isfinite(r->tanh_error);
 }
 
