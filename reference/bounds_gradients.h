@@ -8,8 +8,8 @@
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
  * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
- * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not. `shared` (NULL: none) is the square of what all weights of a row are off by
- * alike. */
+ * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not. `shared` (NULL: none) is the square
+ * of what all weights of a row are off by alike. */
 struct bound_weights {
     double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared;
 };

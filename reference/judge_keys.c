@@ -69,8 +69,8 @@ static void find_shapes(struct shapes *z, const struct ref_row *row, int64_t key
             earlier[t * d_v + c] = earlier[(t - 1) * d_v + c] + tiles[(t - 1) * d_v + c];
 }
 
-/* Weights that are alike round alike, or by a function of their scores: of the weights relative to the row's maximum, and
- * to maxima before it, with their place within a step of the format for 8 phases. */
+/* Weights that are alike round alike, or by a function of their scores: of weights relative to the row's maximum, and to
+ * maxima before it, of which the place within a step of the format has 8 phases. */
 static void find_alike(struct shapes *z, int32_t dtype, const struct ref_row *row, int64_t keys, int64_t d_v)
 {
     const double step = ref_format(dtype)->unit_roundoff, of_top = exp(row->max - row->lse);

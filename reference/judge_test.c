@@ -230,6 +230,31 @@ Test(judge, equal_results_round_alike_without_alarm)
     cr_assert_eq(f.report.verdict, REF_FAIL);
 }
 
+/* Results `place` units above numbers of bf16, of which half round down and half up, as the oracle's own would; all
+ * answered by the number above. */
+static double ratio_where_all_round_up(double place)
+{
+    static uint16_t rounded[COUNT];
+    const struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    f.p.o.dtype = ATTEST_BF16;
+    for (int i = 0; i < COUNT; ++i) {
+        const double below = 1 + i % 64 * 0x1p-7;
+        f.want[i] = below + place * 0x1p-7;
+        f.bias[i] = 1e-6;
+        f.sigma[i] = sqrt(0x1p-16 / 3 + 1e-12);
+        ref_store(ATTEST_BF16, rounded, i, below + 0x1p-7);
+    }
+    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    return f.report.direction_ratio;
+}
+
+Test(judge, results_at_ties_round_to_one_side_without_alarm)
+{
+    cr_expect_leq(ratio_where_all_round_up(0.5), 1);
+    cr_expect_leq(ratio_where_all_round_up(0.75), 1); /* as the oracle's */
+    cr_expect_gt(ratio_where_all_round_up(0.375), 1); /* no error that small makes it go up */
+}
+
 Test(judge, thresholds_are_those_of_bounds_md)
 {
     set_errors(0.01, 0.0);
