@@ -12,8 +12,8 @@
  *         y, z: batch * heads
  * Block   4 warps; a warp owns 16 or 32 neighbouring rows, its lanes share them as mma.sync has it
  * Shared  tiles of the rows that it owns, two each of those that it walks over: 64 KB at DIM 64, 96 KB at 128 and 256
- * Phases  for each tile of the other side: load the next one; for each 16 or 32 rows of it: s and dp, p and ds, and the
- *         sums that they are in
+ * Phases  dq: where an lse is large, that of the row's own scores, in two passes over the keys. For each tile of the other
+ *         side: load the next one; for each 16 or 32 rows of it: s and dp, p and ds, and the sums that they are in
  *
  * dq begins with a provisional delta, d = dout . o of the rounded o or the delta that is given, and ends with that of p
  * and dp themselves, delta = sum dx + (d - dlse) sum p. In the same pass it sums ds k and (1 - tanh^2) p k, so that
