@@ -117,23 +117,22 @@ DEVICE float join_numbers(float (&parts)[WARPS], const team &t, float number, bo
 }
 
 /* lse of a row that needs its own, from q . k of its keys: m, then the sum of 2^(y - m). All of a team call it. */
-template <int DIM, bool PLAIN>
-DEVICE row_lse find_own_lse(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
+template <int DIM>
+DEVICE row_lse find_own_lse(const backward_params &p, const sequence &s, const float *dots, int64_t b, int64_t head,
                             const team_keys &keys, const team &t, float (&parts)[WARPS])
 {
     const forward_params &f = p.forward;
-    const score_rule rule = PLAIN ? score_rule{} : find_score_rule(f, b, h.head);
-    const float scale = f.softmax_scale * LOG2_E;
+    const score_rule rule = find_score_rule(f, b, head);
     const int thread = static_cast<int>(lane());
     row_lse lse = {};
-    if (!PLAIN && rule.bias != nullptr)
+    if (rule.bias != nullptr)
         lse.reference = reference_of_row(max_of_warp(largest_bias(f, rule, s, 0, thread, 32)), -infinity_f32());
     ROLLED for (int pass = 0; pass < 2; ++pass) {
         float number = pass == 1 ? 0 : -infinity_f32();
         ROLLED for (int i = thread; own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
             const int32_t key = own_key<DIM>(keys, i);
-            score found = {PLAIN ? h.ds[key] * scale : 0, 1, PLAIN};
-            if (!PLAIN && key >= keys.seen.first) found = find_score(f, rule, s, 0, key, h.ds[key], lse.reference);
+            score found = {0, 1, false};
+            if (key >= keys.seen.first) found = find_score(f, rule, s, 0, key, dots[key], lse.reference);
             if (found.visible)
                 number = pass == 1 ? number + exp2_f32(found.y - lse.high) : max_f32(number, found.y);
         }
@@ -141,6 +140,24 @@ DEVICE row_lse find_own_lse(const backward_params &p, const sequence &s, const h
         lse = pass == 1 ? split_lse(lse.high, number, lse.reference) : row_lse{number, 0, lse.reference};
     }
     return lse;
+}
+
+/* The same where scores are c dot: dots become those less the one that weighs most, and what comes back is lse of what
+ * they are then. Such differences are off by 2^-24 of themselves, however large scores are. */
+template <int DIM>
+DEVICE float take_own_lse(float *dots, float c, const team_keys &keys, const team &t, float (&parts)[WARPS])
+{
+    const float sign = c < 0 ? -1 : 1;
+    float most = -infinity_f32(), sum = 0;
+    ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32)
+        most = max_f32(most, sign * dots[own_key<DIM>(keys, i)]);
+    most = sign * join_numbers(parts, t, max_of_warp(most), false);
+    ROLLED for (int i = static_cast<int>(lane()); own_key<DIM>(keys, i) < keys.seen.last; i += 32) {
+        float &dot = dots[own_key<DIM>(keys, i)];
+        dot -= most;
+        sum += exp2_f32(dot * c);
+    }
+    return log2_f32(join_numbers(parts, t, sum_of_warp(sum), true));
 }
 
 /* Those to dp, m p and p times its slope, of the keys of a lane. */
@@ -162,7 +179,9 @@ DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const
             terms.is_hidden = true;
             continue;
         }
-        const float weight = exp2_f32(found.y - h.lse.high - h.lse.low);
+        float y = found.y - h.lse.high;
+        if (!PLAIN) y -= h.lse.low;
+        const float weight = exp2_f32(y);
         const float kept = PLAIN ? 1 : f.dropout_multiplier;
         const float multiplier = PLAIN || is_kept(f, rule, 0, key, bits) ? kept : 0; /* its NaN is felt */
         const float dp = multiplier * h.weights[key];
@@ -332,7 +351,10 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void cls_backward_kernel(const backward_para
                         load_row_lse(p, s, b, 0, head), load_scalar(p.dlse, s, b, 0, head)};
         const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
         find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
-        if (needs_own_lse(p, h.lse)) h.lse = find_own_lse<DIM, PLAIN>(p, s, h, b, keys, t, sums.rest);
+        if (needs_own_lse(p, h.lse)) {
+            if (PLAIN) h.lse.high = take_own_lse<DIM>(h.ds, f.softmax_scale * LOG2_E, keys, t, sums.rest);
+            else h.lse = find_own_lse<DIM>(p, s, h.ds, b, head, keys, t, sums.rest);
+        }
         const key_terms terms = find_weights<DIM, PLAIN>(p, s, h, b, keys);
         is_hidden = !PLAIN && ballot(FULL_WARP, terms.is_hidden) != 0;
         float sum_p = sum_of_warp(terms.p), sum_p_dp = sum_of_warp(terms.p_dp);

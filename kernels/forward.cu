@@ -7,7 +7,8 @@
  * Grid    x: tiles of TILE_Q query rows, the longest first where a window cuts them; y, z: batch * num_heads_q
  * Block   4 warps; a warp owns 32 neighbouring rows (16 where DIM is 256), its lanes share them as mma.sync has it
  * Shared  a tile of q, one of k, one of v: 32 KB at DIM 64, 64 KB at 128, 96 KB at 256
- * Phases  load q and k; for each tile of keys: load v beside s = q k^T, the next k beside softmax and o += p v; write o
+ * Phases  load q and k; for each tile of keys: load v beside s = q k^T, the next k beside softmax and o += p v; all of it
+ *         once more where biases alone make a row's maximum large, less the largest of them; write o
  *
  * s and o are sums of the tensor cores in fp32. Weights are 2^(y - m), y the score in base 2, m the running maximum of
  * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where y is no more than c (q . k),

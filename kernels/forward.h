@@ -141,14 +141,6 @@ DEVICE void take_infinite(score_block<KEYS> &scores, int half)
             if (scores.s[n][e] < infinity_f32()) scores.s[n][e] = -infinity_f32();
 }
 
-/* Of a row whose maximum is extreme. */
-template <int KEYS>
-DEVICE void round_scores(score_block<KEYS> &scores, int half, float c)
-{
-    UNROLL for (int n = 0; n < KEYS / 8; ++n)
-        UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) scores.s[n][e] *= c;
-}
-
 /* Scores times c to weights; what is kept of the rows follows their maxima. A hidden key's weight is -0: UNSEEN once it
  * is rounded. All rows go through each step together: alone, each would wait for its own shuffles and sums. */
 template <bool CUT, int DIM, int BLOCKS, int KEYS>
@@ -161,7 +153,7 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
             UNROLL for (int n = 0; n < KEYS / 8; ++n) /* passes a NaN by: it reaches the sum */
                 max[m][half] = max_f32(max[m][half], max_f32(scores[m].s[n][2 * half], scores[m].s[n][2 * half + 1]));
         }
-    bool has_extreme = false, is_rescaled = false;
+    bool is_infinite = false, is_rescaled = false;
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
             const float before = kept[m].max[half], now = max_f32(before, c * max_of_quad(max[m][half]));
@@ -169,20 +161,16 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
             reference[m][half] = now == -infinity_f32() ? 0 : now; /* against -inf - -inf */
             factor[m][half] = c;
             rescale[m][half] = before == now ? 1 : exp2_f32(before - reference[m][half]);
-            has_extreme |= is_extreme(now);
+            is_infinite |= now == infinity_f32();
             is_rescaled |= rescale[m][half] != 1;
         }
-    if (has_extreme) {
+    if (is_infinite) {
         UNROLL for (int m = 0; m < BLOCKS; ++m)
-            UNROLL for (int half = 0; half < 2; ++half) {
-                if (!is_extreme(kept[m].max[half])) continue;
-                round_scores(scores[m], half, c);
-                factor[m][half] = 1;
+            UNROLL for (int half = 0; half < 2; ++half)
                 if (kept[m].max[half] == infinity_f32()) {
                     take_infinite(scores[m], half);
-                    reference[m][half] = 0;
+                    reference[m][half] = 0, factor[m][half] = 1;
                 }
-            }
     }
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {

@@ -33,10 +33,11 @@ DEVICE row_lse split_lse(float max, float sum, float reference)
     return {max + log_sum, 0, reference};
 }
 
-/* c dot - high, of scores that are c dot: rounded as it is, or, where high is extreme, as the forward pass does it. */
+/* c dot - high, of scores that are c dot. Where high is large they are rounded as it is: a fused operation would leave
+ * what high was rounded by in every exponent, and that can be beyond any bound. */
 DEVICE float find_exponent(float dot, float c, float high)
 {
-    return is_extreme(high) ? dot * c - high : fma_rn(dot, c, -high);
+    return is_large(high) ? dot * c - high : fma_rn(dot, c, -high);
 }
 
 /* What a backward pass begins with. Where it is large and that of a larger key set, scores with biases have it as their
@@ -57,7 +58,7 @@ DEVICE bool needs_own_lse(const backward_params &p, const row_lse &lse) { return
  * from the first row of a sequence and head on. */
 struct row_terms {
     float *delta, *lse, *lse_low, *reference;
-    float *offset; /* delta - dlse: of backward.cu alone */
+    float *offset; /* delta - dlse: of backward.cu alone, which has a flag in the place of plain scores' reference */
 };
 
 DEVICE row_terms terms_of(const backward_params &p, const sequence &s, int64_t b, int64_t head)

@@ -185,15 +185,6 @@ DEVICE bool is_large(float y)
     return size >= LARGE_LSE && size < infinity_f32();
 }
 
-/* A maximum of this size or more is a multiple of 2, and what it was rounded by, which an fma would leave in every
- * exponent, may be 1 or beyond any bound: there scores are rounded as it is, so that no weight exceeds 1. */
-constexpr float EXTREME_SCORE = 0x1p24f;
-
-DEVICE bool is_extreme(float y)
-{
-    return y >= EXTREME_SCORE || (y <= -EXTREME_SCORE && y > -infinity_f32());
-}
-
 /* A finite lse stays one: that of a row whose every bias is the lowest number of fp32 is that number. */
 DEVICE float lse_in_base_2(float lse)
 {

@@ -82,37 +82,40 @@ DEVICE void multiply_rows(row_pairs<shape::KEYS> &s, row_pairs<shape::KEYS> &dp,
     }
 }
 
-/* lse of rows g and g + 8 of which one in the warp is large, from their scores c s: m, then the sum of 2^(y - m). */
+/* Where an lse of the warp is large, from a row's scores c s: s becomes that less the one which weighs most, and lse that
+ * of what is left. Such differences are off by 2^-24 of themselves, however large scores are. Other rows stay. */
 template <int KEYS>
-DEVICE void find_plain_lse(row_lse (&lse)[2], const row_pairs<KEYS> &s, const interval (&keys)[2], float c)
+DEVICE void take_own_lse(float (&lse)[2], row_pairs<KEYS> &s, const interval (&keys)[2], float c)
 {
     const int32_t key = static_cast<int>(lane()) % 4 * 2;
+    const float sign = c < 0 ? -1 : 1;
     UNROLL for (int half = 0; half < 2; ++half) {
-        float max = -infinity_f32(), sum = 0;
+        float most = -infinity_f32(), sum = 0;
         UNROLL for (int i = 0; i < KEYS / 4; ++i)
             if (contains(keys[half], key + i / 2 * 8 + i % 2, 1))
-                max = max_f32(max, s.at[i / 2][2 * half + i % 2] * c);
-        max = max_of_quad(max);
-        UNROLL for (int i = 0; i < KEYS / 4; ++i)
-            if (contains(keys[half], key + i / 2 * 8 + i % 2, 1))
-                sum += exp2_f32(find_exponent(s.at[i / 2][2 * half + i % 2], c, max));
-        sum = sum_of_quad(sum);
-        if (is_large(lse[half].high)) lse[half] = split_lse(max, sum, 0);
+                most = max_f32(most, sign * s.at[i / 2][2 * half + i % 2]);
+        most = max_of_quad(most);
+        most = is_large(lse[half]) ? sign * most : 0;
+        UNROLL for (int i = 0; i < KEYS / 4; ++i) {
+            float &score = s.at[i / 2][2 * half + i % 2];
+            score -= most;
+            if (contains(keys[half], key + i / 2 * 8 + i % 2, 1)) sum += exp2_f32(score * c);
+        }
+        const float own = log2_f32(sum_of_quad(sum));
+        lse[half] = is_large(lse[half]) ? own : lse[half];
     }
 }
 
-/* s to p. FULL: every row sees every key, and lse has one part; else `keys` of rows g and g + 8. */
+/* s to p. FULL: every row sees every key; else `keys` of rows g and g + 8. lse in base 2. */
 template <bool FULL, int KEYS>
-DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], float c, const row_lse (&lse)[2])
+DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], float c, const float (&lse)[2])
 {
     const int32_t key = static_cast<int>(lane()) % 4 * 2;
     UNROLL for (int n = 0; n < KEYS / 8; ++n)
         UNROLL for (int e = 0; e < 4; ++e) {
             const bool visible = FULL || contains(keys[e / 2], key + 8 * n + e % 2, 1);
             float &weight = s.at[n][e];
-            const row_lse &of_row = lse[e / 2];
-            const float y = FULL ? fma_rn(weight, c, -of_row.high) : find_exponent(weight, c, of_row.high) - of_row.low;
-            weight = visible ? exp2_f32(y) : -0.0f;
+            weight = visible ? exp2_f32(fma_rn(weight, c, -lse[e / 2])) : -0.0f;
         }
 }
 
@@ -122,14 +125,14 @@ DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], fl
 template <int KEYS>
 DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2], const interval (&keys)[2],
                          const forward_params &f, const sequence &sequence, const score_terms &terms,
-                         const row_lse (&lse_of_rows)[2], int32_t row, float *own)
+                         const float (&lse_of_rows)[2], int32_t row, float *own)
 {
     enum { LARGEST_SCORE, SUM_OF_WEIGHTS, WEIGHTS };
     own += lane();
     UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int i = 0; i < KEYS / 4; ++i) own[32 * i] = s.at[i / 2][2 * half + i % 2];
         const int32_t r = row + 8 * half;
-        row_lse lse = lse_of_rows[half];
+        row_lse lse = {lse_of_rows[half], 0, 0};
         const bool is_own = is_large(lse.high), has_own = ballot(FULL_WARP, is_own) != 0;
         float largest = -infinity_f32();
         if (is_own && f.bias.data != nullptr)
@@ -401,12 +404,12 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
             load_tile<KEYS, DIM, 32>(k, f.k, b, s.first_k, s.used_k, head_kv, f.head_dim, lane());
         if (own == 3 % shape::WARPS)
             load_tile<KEYS, DIM, 32>(v, f.v, b, s.first_k, s.used_k, head_kv, f.head_dim_v, lane());
-        row_lse lse[2] = {};
+        float lse[2] = {0, 0};
         const row_pointer lse_row = row_of(f.lse, b, s.first_q + lane_row, head, 1);
         UNROLL for (int half = 0; half < 2; ++half)
             if (lane_row + 8 * half < s.used_q) {
                 const float of_row = reinterpret_cast<const float *>(lse_row.data)[8 * half * f.lse.seqlen];
-                lse[half].high = shape::PLAIN ? of_row * LOG2_E : lse_in_base_2(of_row);
+                lse[half] = shape::PLAIN ? of_row * LOG2_E : lse_in_base_2(of_row);
             }
         cp_async_wait_all();
         sync_threads(); /* the tiles are complete */
@@ -416,8 +419,9 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         sync_threads(); /* v is free */
         uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
         const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
-        const bool has_own = shape::PLAIN && ballot(FULL_WARP, is_large(lse[0].high) || is_large(lse[1].high)) != 0;
-        const bool is_full = shape::PLAIN && !is_cut && s.used_q == KEYS && s.used_k == KEYS && !has_own;
+        const bool is_full = shape::PLAIN && !is_cut && s.used_q == KEYS && s.used_k == KEYS;
+        if (shape::PLAIN && ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0)
+            take_own_lse<KEYS>(lse, weights, {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)}, terms.c);
         uint32_t dropped[2] = {0, 0};
         float delta[2];
         if (is_full) {
@@ -426,7 +430,6 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         } else {
             const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
             float *const scores = reinterpret_cast<float *>(row_tile);
-            if (has_own) find_plain_lse<KEYS>(lse, weights, keys, terms.c);
             if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
             else find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
             find_delta<false, KEYS>(delta, weights, ds);

@@ -132,18 +132,11 @@ DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used, bool is_ne
         /* against -inf - -inf; and the weight of +inf is inf, beside which no other counts */
         out.max[half] = !is_near && (m == -infinity_f32() || m == infinity_f32()) ? 0 : m;
     }
-    float factor[2] = {c, c};
-    UNROLL for (int half = 0; half < 2; ++half) {
-        if (!is_extreme(out.max[half])) continue;
-        UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
-            UNROLL for (int e = 0; e < 2; ++e) s[n + e] *= c;
-        factor[half] = 1;
-    }
     UNROLL for (int half = 0; half < 2; ++half) {
         float sum[2] = {0, 0};
         UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
             UNROLL for (int e = 0; e < 2; ++e) {
-                s[n + e] = exp2_f32(fma_rn(s[n + e], factor[half], -out.max[half]));
+                s[n + e] = exp2_f32(fma_rn(s[n + e], c, -out.max[half]));
                 sum[e] += s[n + e];
             }
         out.sum[half] = sum[0] + sum[1];

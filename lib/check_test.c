@@ -155,7 +155,7 @@ Test(problem, that_no_kernel_takes)
     wide.q = wide.dout = wide.dq = (struct attest_tensor){ATTEST_BF16, 0, 0, 1, INT64_C(715838000)};
     wide.k = wide.v = wide.dk = wide.dv = (struct attest_tensor){ATTEST_BF16, 0, 0, 1, 1};
     wide.lse = wide.delta = (struct attest_tensor){ATTEST_FP32, 0, 0, 1, INT64_C(715838000)};
-    refused(&wide, ATTEST_UNSUPPORTED, "backward pass: 715838000 rows of q, but must be at most 268435456 with");
+    refused(&wide, ATTEST_UNSUPPORTED, "backward pass: 715838000 rows of q, but must be at most 134217728 with");
 }
 
 Test(problem, fields_that_do_not_work_yet)

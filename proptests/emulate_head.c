@@ -139,7 +139,7 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
 float head_exp(const struct head *head, int64_t c, float x, float reference, int power)
 {
     const float log2_e = 0x1.715476p0f, scaled = fmaf(reference, log2_e, (float)-power);
-    const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32 && !head_is_extreme(head, reference);
+    const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32;
     const float y = fused ? fmaf(x, log2_e, -scaled) : x * log2_e - scaled;
     if (!head->self->is_unkind || !isfinite(y)) return power ? exp2f(y) : expf(x - reference);
     return head_exp2(head, c, y);
@@ -151,11 +151,6 @@ float head_exp2(const struct head *head, int64_t c, float y)
     const double off = head->self->recipe->exp_error - 0x1p-24; /* less what storing it rounds */
     const float e = y == 0.0f ? 1.0f : (float)(exp2((double)y) * (c % 2 ? 1 + off : 1 - off));
     return e < FLT_MIN ? 0.0f : e;
-}
-
-bool head_is_extreme(const struct head *head, float size)
-{
-    return head->self->recipe->own_sum && fabsf(size) * 0x1.715476p0f >= 0x1p24f;
 }
 
 bool head_is_large(const struct head *head, float size)

@@ -50,9 +50,8 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
 float head_exp(const struct head *head, int64_t c, float x, float reference, int power);
 
 /* Whether own_sum asks for a row: of a finite lse or maximum in base e; and then the largest finite bias that it sees,
- * or the sink. From a maximum on that is extreme no score is fused with the subtraction. */
+ * or the sink. */
 bool head_is_large(const struct head *head, float size);
-bool head_is_extreme(const struct head *head, float size);
 float head_base(const struct head *head, int64_t r);
 
 /* 2^y, off as head_exp is. */

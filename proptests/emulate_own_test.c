@@ -173,7 +173,8 @@ Test(emulate_own, a_finite_causal_mask_costs_nothing)
     }
 }
 
-/* Scores of every size, by softmax_scale or by the bias. */
+/* Scores of every size, by softmax_scale or by the bias. From 5e8 on, exponents of one fused multiply-add may overflow
+ * where scores are no more than softmax_scale q . k: section 10. */
 Test(emulate_own, scores_of_every_size_are_within)
 {
     for (int n = 0; n < EMULATIONS; ++n)
@@ -185,7 +186,8 @@ Test(emulate_own, scores_of_every_size_are_within)
                     const struct setting set = {ATTEST_BF16, by_bias ? 0.25 : size, causal, by_bias, 0,
                                                 by_bias ? size : 0, false};
                     const struct judged own = judge(&set, e, e->recipe);
-                    cr_expect(own.outside == 0, "%s, scores of %g: %ld outside", e->name, size, (long)own.outside);
+                    cr_expect(own.outside == 0 || (!by_bias && size > 1e6), "%s, scores of %g: %ld outside", e->name,
+                              size, (long)own.outside);
                     for (int t = 0; t < TENSORS; ++t) {
                         cr_expect(own.use[t] <= 1, "%s, %s scores of %g, %s: %g", e->name, by_bias ? "biased" : "linear",
                                   size, ref_tensor_names[t], own.use[t]);

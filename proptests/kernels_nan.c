@@ -120,14 +120,14 @@ static int sink_of_nothing(const struct implementation *self, int32_t dtype, str
     return TRIAL_PASSES;
 }
 
-/* A bias of the lowest number, bf16's in fp32, on every score: the mean of v, which is 2, as in any precision. */
+/* A bias of the lowest number, bf16's in fp32, on every score, which is 0: the mean of v, 2, as in any precision. */
 static int lowest_biases(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     const double lowest = dtype == ATTEST_FP16 ? -65504 : -0x1.fep127;
     static struct head h;
     static float bias[ROWS]; /* of any format */
     prepare(&h, dtype, false);
-    for (int i = 0; i < NUMBERS; ++i) ref_store(dtype, h.rows[R_V], i, 2);
+    for (int i = 0; i < NUMBERS; ++i) ref_store(dtype, h.rows[R_V], i, 2), ref_store(dtype, h.rows[R_Q], i, 0);
     for (int i = 0; i < ROWS; ++i) ref_store(dtype, bias, i, lowest);
     h.p.bias = (struct attest_score_tensor){.dtype = dtype, .seqlen_k = 1}, h.a.forward.bias = bias;
     if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)

@@ -146,10 +146,8 @@ static void one_score(struct bound_head *head, struct bound_block *block, int64_
     state->largest = fmax(state->largest, s.x);
 }
 
-/* Rows of this size in base 2 are large, in kernels that ask; of those of a maximum of this size no score is fused with
- * the subtraction, here with what that may be off by. */
+/* Rows of this size in base 2 are large, in kernels that ask. */
 #define LARGE_ROW (0x1p10 * 0.693147180559945)
-#define EXTREME_ROW (0x1.01p24 * 0.693147180559945)
 
 /* Whether the row is large: it is where lse or the computed maximum is, which differ by ln of the number of keys. What
  * is within a factor of 2 of the limit may be either. */
@@ -452,8 +450,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     }
     if (s->sink_weight > 0x1p-60) largest_error = fmax(largest_error, sink_error);
     const struct reach reach = reach_of(s, n, x, error);
-    const double fused = m->own_sum ? fmin(reach.size, EXTREME_ROW) : reach.size; /* section 10 */
-    const double unfused = bound_is_linear(head->problem) ? 3 * m->u * fused : 0.0;
+    const double unfused = bound_is_linear(head->problem) ? 3 * m->u * reach.size : 0.0; /* section 10 */
     const double largest_weight = head->fmax * exp(unfused + m->exp_error + behind(m));
     if (s->live > 0 && !(largest_weight < fmin(m->p.overflow, m->huge))) s->overflow = true;
 
