@@ -211,7 +211,7 @@ DEVICE correction find_correction(const backward_params &p, const query_row &row
 /* Corrects the sums of row `row`, `half` of block m, and writes its terms. */
 template <typename shape>
 DEVICE void finish_query_row(const backward_params &p, const sequence &s, const cta_place &place, query_warp<shape> &w,
-                             const query_row &known, bool has_split, int m, int half, int32_t row)
+                             const query_row &known, int m, int half, int32_t row)
 {
     const row_sums sums = sum_row<shape::PLAIN>(w.rows[m][half]);
     const interval keys = keys_of_row(p.forward, s, row);
@@ -228,8 +228,8 @@ DEVICE void finish_query_row(const backward_params &p, const sequence &s, const 
     const row_terms terms = terms_of(p, s, place.b, place.head);
     terms.delta[row] = found.delta;
     terms.offset[row] = found.delta - known.dlse;
-    write_row_lse(terms, row, known.lse);
-    if (shape::PLAIN) terms.reference[row] = has_split ? 1 : 0; /* plain scores have none */
+    if (!shape::PLAIN || is_large(known.lse.high)) return write_row_lse(terms, row, known.lse);
+    terms.lse[row] = known.lse.high; /* nobody asks for the rest */
 }
 
 /* The next tile of keys from `key` on that masks of bytes do not hide from all rows; `last` if there is none. */
@@ -389,13 +389,13 @@ DEVICE void find_own_lse(query_warp<shape> &w, const backward_params &p, const s
 /* dq from sums, through shared memory of the warp. */
 template <typename shape>
 DEVICE void end_query_warp(query_warp<shape> &w, const backward_params &p, const sequence &s, const cta_place &place,
-                           const query_row *known, bool has_split, float *staged)
+                           const query_row *known, float *staged)
 {
     const int g = static_cast<int>(lane()) / 4;
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
             const int r = 16 * m + 8 * half + g;
-            finish_query_row<shape>(p, s, place, w, known[r], has_split, m, half, w.first + r);
+            finish_query_row<shape>(p, s, place, w, known[r], m, half, w.first + r);
         }
     stage_sums<shape>(staged, w.ds_k, p.forward.softmax_scale);
     sync_warp(FULL_WARP);
@@ -461,9 +461,7 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     }
     sync_threads(); /* the tiles are free */
     float *const staged = reinterpret_cast<float *>(shared) + warp_row * PITCH<shape>;
-    bool has_split = false; /* asked again, so that no register keeps it */
-    UNROLL for (int n = 0; n < WARPS; ++n) has_split |= own_votes[n] != 0;
-    end_query_warp<shape>(w, p, s, place, known + warp_row, has_split, staged);
+    end_query_warp<shape>(w, p, s, place, known + warp_row, staged);
 }
 
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
@@ -481,15 +479,14 @@ struct key_warp {
 struct query_rows {
     const uint16_t *q, *dout;
     const float *lse, *offset;
-    const float *low, *reference; /* of lse, where scores are not plain */
-    bool has_split;               /* where they are: one of them may have an lse in two parts */
-    int32_t first, head;          /* of the group */
+    const float *low, *reference; /* of lse; NULL where scores are plain, but of rows of a large lse the first */
+    int32_t first;
 };
 
 /* s and dp of block m to p and ds. CUT: not every key is seen by every row. SPLIT: lse may have two parts. */
 template <bool CUT, bool SPLIT, typename shape>
 DEVICE void find_plain_gradients(int m, products<shape> &p, products<shape> &ds, const query_rows &rows,
-                                 const interval (&seen_by)[2], float c, const float *low)
+                                 const interval (&seen_by)[2], float c)
 {
     UNROLL for (int n = 0; n < shape::STEP / 8; ++n)
         UNROLL for (int e = 0; e < 4; ++e) {
@@ -497,7 +494,7 @@ DEVICE void find_plain_gradients(int m, products<shape> &p, products<shape> &ds,
             const bool visible = !CUT || contains(seen_by[e / 2], rows.first + at, 1);
             float &weight = p.at[m][n][e], &dx = ds.at[m][n][e];
             float y = fma_rn(weight, c, -rows.lse[at]);
-            if (SPLIT && visible && is_large(rows.lse[at])) y = find_exponent(weight, c, rows.lse[at]) - low[at];
+            if (SPLIT && visible && is_large(rows.lse[at])) y = find_exponent(weight, c, rows.lse[at]) - rows.low[at];
             weight = visible ? exp2_f32(y) : -0.0f;
             dx = visible ? weight * (dx - rows.offset[at]) : 0;
         }
@@ -528,35 +525,30 @@ DEVICE void find_gradients(int m, products<shape> &p, products<shape> &ds, const
 
 /* STEP query rows of one head. */
 template <typename T, typename shape>
-DEVICE void take_queries(key_warp<shape> &w, const backward_params &params, const sequence &s, const cta_place &place,
-                         const score_terms &terms, const lane_offsets &lanes, const query_rows &rows)
+DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequence &s, const score_terms &terms,
+                         const lane_offsets &lanes, const query_rows &rows, int first_x)
 {
-    const forward_params &f = params.forward;
     constexpr int STEP = shape::STEP;
     if (!touches(w.some, rows.first, STEP)) return;
-    const bool is_cut = !shape::PLAIN || rows.has_split || !contains(w.all, rows.first, STEP);
+    const bool is_cut = !shape::PLAIN || rows.low != nullptr || !contains(w.all, rows.first, STEP);
     products<shape> p, ds; /* of s and dp, first */
     multiply_rows<T, shape>(p, ds, w.k, w.v, rows.q, rows.dout, lanes);
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
         if (!is_cut) {
-            find_plain_gradients<false, false, shape>(m, p, ds, rows, {}, terms.c, nullptr);
+            find_plain_gradients<false, false, shape>(m, p, ds, rows, {}, terms.c);
             continue;
         }
         const int32_t key = w.first + 16 * m + static_cast<int>(lane()) / 4;
         const interval seen_by[2] = {rows_of_key(f, s, key), rows_of_key(f, s, key + 8)};
-        if (shape::PLAIN && rows.has_split) {
-            const row_terms of_rows = terms_of(params, s, place.b, place.head * f.group + rows.head);
-            find_plain_gradients<true, true, shape>(m, p, ds, rows, seen_by, terms.c, of_rows.lse_low + rows.first);
-        } else if (shape::PLAIN) {
-            find_plain_gradients<true, false, shape>(m, p, ds, rows, seen_by, terms.c, nullptr);
-        } else {
-            find_gradients<shape>(m, p, ds, rows, seen_by, f, s, terms, key);
-        }
+        if (shape::PLAIN && rows.low != nullptr)
+            find_plain_gradients<true, true, shape>(m, p, ds, rows, seen_by, terms.c);
+        else if (shape::PLAIN) find_plain_gradients<true, false, shape>(m, p, ds, rows, seen_by, terms.c);
+        else find_gradients<shape>(m, p, ds, rows, seen_by, f, s, terms, key);
     }
     weights<shape> w_p, w_ds;
     round_weights<T, shape>(w_p, p);
     round_weights<T, shape>(w_ds, ds);
-    const uint16_t *const q = rows.q + place.first_x, *const dout = rows.dout + place.first_x;
+    const uint16_t *const q = rows.q + first_x, *const dout = rows.dout + first_x;
     if (is_cut && !is_tile_finite<T, STEP, shape::DIM>(rows.dout))
         add_seen<T, shape>(w.dv, w_p, w_p, dout, lanes);
     else add_products<T, false, shape>(w.dv, w.dv, w_p, w_p, dout, lanes);
@@ -584,6 +576,16 @@ DEVICE query_tile next_queries(const forward_params &p, const sequence &s, const
         sync_threads(); /* the votes are free */
         if (!hidden) return at;
     }
+}
+
+/* Low parts of lse of the rows of a tile from `row` on, where one of these is large: in the workspace. */
+template <typename shape>
+DEVICE const float *find_low(const float *lse, const row_terms &terms, int32_t row)
+{
+    bool has_large = false;
+    UNROLL for (int r = 0; r < shape::TILE; r += 32)
+        if (r + static_cast<int>(lane()) < shape::TILE) has_large |= is_large(lse[r + lane()]);
+    return ballot(FULL_WARP, has_large) != 0 ? terms.lse_low + row : nullptr;
 }
 
 template <typename shape>
@@ -634,7 +636,6 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     const interval rows = rows_of_keys(f, s, tile_key, tile_key + keys);
     const lane_offsets lanes = find_lane_offsets<DIM>();
 
-    float has_split = 0; /* rows of the tile that is loaded: asked for a tile ahead */
     const auto load = [&](int stage, query_tile at) {
         const int64_t head = place.head * f.group + at.head;
         const int count = smaller(rows.last - at.row, TILE), n = static_cast<int>(thread_x()), r = n % TILE;
@@ -642,7 +643,6 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         load_tile<TILE, DIM, THREADS>(q, f.q, b, s.first_q + at.row, count, head, f.head_dim);
         load_tile<TILE, DIM, THREADS>(q + TILE * DIM, p.dout, b, s.first_q + at.row, count, head, f.head_dim_v);
         const row_terms from = terms_of(p, s, b, head);
-        if (shape::PLAIN) has_split = from.reference[at.row];
         const int64_t row = r < count ? at.row + r : 0;
         float *const to = &stage_terms[stage * shape::STAGE_TERMS + n];
         if (n < 2 * TILE) cp_async_4(to, (n < TILE ? from.lse : from.offset) + row, r < count);
@@ -668,18 +668,18 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     }
     for (int stage = 0; at.head < f.group; stage ^= 1) {
         const query_tile next = next_queries<shape>(f, s, place, rows, tile_key, keys, {at.head, at.row + TILE}, votes);
-        const bool has_split_now = has_split != 0;
         cp_async_wait_all();
         sync_threads(); /* this stage is complete, the other one is free */
         if (next.head < f.group) load(stage ^ 1, next);
         const uint16_t *const q = stages + stage * 2 * TILE * DIM, *const dout = q + TILE * DIM;
         const float *const lse = stage_terms + stage * shape::STAGE_TERMS, *const offset = lse + TILE;
-        const float *const low = offset + TILE, *const reference = low + TILE;
+        const float *low = offset + TILE, *const reference = low + TILE;
+        if (shape::PLAIN) low = find_low<shape>(lse, terms_of(p, s, b, place.head * f.group + at.head), at.row);
         const score_terms terms = find_score_terms<shape::PLAIN>(f, b, place.head * f.group + at.head);
         ROLLED for (int r = 0; r < TILE; r += shape::STEP)
-            take_queries<T, shape>(w, p, s, place, terms, lanes,
-                                   {q + r * DIM, dout + r * DIM, lse + r, offset + r, low + r, reference + r,
-                                    has_split_now, at.row + r, at.head});
+            take_queries<T, shape>(w, f, s, terms, lanes,
+                                   {q + r * DIM, dout + r * DIM, lse + r, offset + r,
+                                    low != nullptr ? low + r : nullptr, reference + r, at.row + r}, place.first_x);
         at = next;
     }
     sync_threads(); /* the tiles are free */

@@ -58,7 +58,7 @@ DEVICE bool needs_own_lse(const backward_params &p, const row_lse &lse) { return
  * from the first row of a sequence and head on. */
 struct row_terms {
     float *delta, *lse, *lse_low, *reference;
-    float *offset; /* delta - dlse: of backward.cu alone, which has a flag in the place of plain scores' reference */
+    float *offset; /* delta - dlse: of backward.cu alone */
 };
 
 DEVICE row_terms terms_of(const backward_params &p, const sequence &s, int64_t b, int64_t head)

@@ -284,7 +284,7 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
         if (v->live[j] != 0.0 && v->x[j] + error[j] > s->top) reach = fmax(reach, bound_size(s, v->x[j]) + error[j]);
     }
     error[n] = log_p[n] > -INFINITY ? s->sink_error + 2 * m->u * bound_size(s, s->sink) : 0.0;
-    bound_intervals(n + 1, log_p, error, rows->line[4], least, most);
+    const double sum_error = bound_intervals(n + 1, log_p, error, rows->line[4], least, most);
 
     const double u = m->u, terms = (double)(s->live + 2 * s->rescales + 2), log_terms = log((double)s->live + 1);
     /* The exponent of the largest weight is 0, or nearly that of one fused operation; beyond 80 section 10 has it. */
@@ -297,6 +297,7 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
     const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error; /* of half of the keys, and a factor */
     const double each = exponentials + second + 1.5 * m->power * u;
     row->own_least = exp(-(common + each + 3 * u * (log_terms + common)));
+    row->other_sum = m->accumulate == ATTEST_ACC_FP32 ? 0.0 : 2 * sum_error; /* dbias has dot products of its own */
     for (int64_t j = 0; j <= n; ++j) {
         const double p = j < n ? v->p[j] : row->sink;
         const double high = moved(most[j], common, 3 * u, each), low = moved(least[j], -common, 3 * u, -each);
@@ -479,6 +480,8 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double of_delta = p * row->delta_bias, p_rounding = rounding.known * z;
     block->dx_value[at] = dx;
     block->dx_error[at] = error;
+    if (row->other_sum > 0.0)
+        block->dx_error[at] += expm1(fmin(row->other_sum, 700.0)) * (fabs(dx) + error);
     block->dx_variance[at] = variance + p_rounding * p_rounding;
     const double of_row = fabs(row->delta_known) + m->row_sigmas * row->delta_sigma;
     block->dx_bias[at] = fmin(own + of_delta + p * of_row, error);

@@ -41,6 +41,7 @@ struct bound_row {
     double sink, sink_error;              /* the sink's p */
     bool may_be_own, is_own;              /* p divided by their own sum: in some kernels, or all */
     double own_least;                     /* then the least that all of them, the sink's too, may sum to */
+    double other_sum;                     /* ln of what p of dbias may be off by beside them: bounds.md, 5.4 */
     double delta, delta_error, delta_bias;
     double delta_sigma, delta_known; /* what is random for the row, and what is known with its sign */
     double feels_p, feels_dp;        /* delta is a sum of p (feels_p dp + (1 - feels_p) z), or of none: 0, 0 */
