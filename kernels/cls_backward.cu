@@ -347,11 +347,13 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void cls_backward_kernel(const backward_para
         load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, head, f.head_dim));
         load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, head, f.head_dim_v));
         float *const weights = memory.weights + n * sizes.room;
-        head_terms h = {head, weights, memory.ds + n * sizes.room, PLAIN ? weights : memory.p,
-                        load_row_lse(p, s, b, 0, head), load_scalar(p.dlse, s, b, 0, head)};
+        const float lse = load_scalar(f.lse, s, b, 0, head); /* asked what it is once the rows are on their way, too */
+        head_terms h = {head, weights, memory.ds + n * sizes.room, PLAIN ? weights : memory.p, {},
+                        load_scalar(p.dlse, s, b, 0, head)};
         const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
         find_dots<T, DIM>(h, n == 0 ? kept : nullptr, q, dout, k, v, keys);
-        if (needs_own_lse(p, h.lse)) {
+        h.lse = {lse_in_base_2(lse), 0, 0};
+        if (is_large(h.lse.high)) {
             if (PLAIN) h.lse.high = take_own_lse<DIM>(h.ds, f.softmax_scale * LOG2_E, keys, t, sums.rest);
             else h.lse = find_own_lse<DIM>(p, s, h.ds, b, head, keys, t, sums.rest);
         }

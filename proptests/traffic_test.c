@@ -187,8 +187,8 @@ Test(traffic, causal)
     count_ours(true, &forward, &backward);
     cr_expect_eq(forward.read, 18 * TENSOR);
     cr_expect_eq(forward.written, TENSOR + SCALARS);
-    cr_expect_eq(backward.read, 39 * TENSOR + 53 * SCALARS);
-    cr_expect_eq(backward.written, 3 * TENSOR + 3 * SCALARS);
+    cr_expect_eq(backward.read, 39 * TENSOR + 70 * SCALARS);
+    cr_expect_eq(backward.written, 3 * TENSOR + 5 * SCALARS);
 }
 
 Test(traffic, every_key)
@@ -197,6 +197,6 @@ Test(traffic, every_key)
     count_ours(false, &forward, &backward);
     cr_expect_eq(forward.read, 33 * TENSOR);
     cr_expect_eq(forward.written, TENSOR + SCALARS);
-    cr_expect_eq(backward.read, 69 * TENSOR + 68 * SCALARS);
-    cr_expect_eq(backward.written, 3 * TENSOR + 3 * SCALARS);
+    cr_expect_eq(backward.read, 69 * TENSOR + 100 * SCALARS);
+    cr_expect_eq(backward.written, 3 * TENSOR + 5 * SCALARS);
 }
