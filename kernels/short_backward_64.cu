@@ -244,11 +244,15 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
         wait_for_loads<DOUT_TILE>(state);
         multiply_rows<T, operand, ROWS>(dp_of_all, descriptor<operand>(dout), descriptor<operand>(v));
     }
+    const bool has_large = is_any_large(lse);
     wait_for<shape::HAS_ROOM ? 1 : 0>(s_of_all);
     take_own<shape>(weights, s_of_all);
-    if (is_any_large(lse)) take_own_lse(weights, f.softmax_scale * LOG2_E, IS_WHOLE ? KEYS : c.used_k, lse);
     find_weights(weights, f.softmax_scale * LOG2_E, lse);
     if (!is_full) hide(weights, c, own_row<shape>(), 0);
+    if (RARELY(has_large))
+        find_large_weights<T, operand>(reinterpret_cast<float(&)[1][KEYS / 2]>(weights), lse, q, warp_first(), k,
+                                       warp_first() / KEYS * KEYS, f.softmax_scale * LOG2_E,
+                                       used_from(IS_WHOLE ? KEYS : c.used_k, 0, KEYS));
     if (shape::OVER_V) {
         wait_for<0>(dp_of_all);
         sync_threads(); /* v is free */

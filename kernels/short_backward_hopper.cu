@@ -272,21 +272,25 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
     }
     const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q; /* all of the warp's; keys: */
     const bool is_full[2] = {IS_WHOLE || (has_rows && c.used_k >= HALF), IS_WHOLE || (has_rows && c.used_k == KEYS)};
-    UNROLL for (int n = 0; n < 2; ++n) lse[n] *= LOG2_E; /* in base 2 */
-    const float factor = f.softmax_scale * LOG2_E;
+    const float lse_2[2] = {lse[0] * LOG2_E, lse[1] * LOG2_E}; /* in base 2 */
+    const bool has_large = is_any_large(lse_2);
     row_sums sums = {};
-    wait_for<HAS_ROOM ? 1 : 0>(s[1]);
-    wait_for<HAS_ROOM ? 1 : 0>(s[0]);
-    if (is_any_large(lse)) take_own_lse(s, factor, IS_WHOLE ? KEYS : c.used_k, lse);
-    find_weights(s[1], factor, lse); /* p from here on */
+    wait_for<HAS_ROOM ? 3 : 1>(s[1]);
+    find_weights(s[1], f.softmax_scale * LOG2_E, lse_2); /* p from here on */
     if (!is_full[1]) hide(s[1], c, lane_row(), HALF);
     if (HAS_ROOM) {
-        wait_for<1>(second);
+        wait_for<2>(second);
         add_weights(sums, s[1], second);
     }
-    find_weights(s[0], factor, lse);
+    wait_for<HAS_ROOM ? 1 : 0>(s[0]);
+    find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
     if (!is_full[0]) hide(s[0], c, lane_row(), 0);
+    const auto take_large_rows = [&] {
+        find_large_weights<T, operand<DIM>>(s, lse_2, tile_of(m, OF_Q, turn), warp_first(), tile_of(m, OF_K, turn), 0,
+                                            f.softmax_scale * LOG2_E, used_from(IS_WHOLE ? KEYS : c.used_k, 0, KEYS));
+    };
     if (!HAS_ROOM) {
+        if (RARELY(has_large)) take_large_rows();
         if (BY_BOXES) {
             mbarrier_wait(&m.loaded[1], parity);
         } else {
@@ -301,6 +305,12 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
     }
     wait_for<0>(dp[0]);
     add_weights(sums, s[0], dp[0]);
+    if (HAS_ROOM && RARELY(has_large)) { /* not before, when products were unfinished */
+        take_large_rows();
+        sums = {};
+        add_weights(sums, s[1], second);
+        add_weights(sums, s[0], dp[0]);
+    }
     float delta[2];
     UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
 

@@ -118,7 +118,7 @@ DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const char *rows, int
     }
 }
 
-/* Whether lse of a row of the warp is_large(): of plain problems the one thing that is asked. */
+/* Whether a row of the warp is large: of plain problems the one thing that is asked. */
 DEVICE bool is_any_large(const float (&lse)[2])
 {
     return ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
@@ -134,29 +134,24 @@ DEVICE int used_from(int used_k, int first_key, int keys)
 /* Of c, by which scores are multiplied: -1 or 1. By a shuffle, so that no register keeps it from problem to problem. */
 DEVICE float sign_of(float c) { return shfl_idx(FULL_WARP, c, 0) < 0 ? -1.0f : 1.0f; }
 
-/* A row's score, times the sign of c, of the key that weighs most, or `heaviest` of those before. Scores of keys that
- * are not in use become those of no weight, 2^-inf. */
+/* Of large rows, from all of their scores, of which `used` are of keys in use: s less that of the key that weighs most,
+ * -inf times the sign of c for keys that are not in use, and lse of what is left. Such a difference is off by 2^-24 of
+ * itself, however large scores are, where c s of the two and an lse of their size are off by 2^-24 of that. Other rows
+ * keep their bits. */
 template <int PARTS, int COUNT>
-DEVICE void find_heaviest(float (&heaviest)[2], float (&s)[PARTS][COUNT], float sign, int used)
-{
-    UNROLL for (int n = 0; n < PARTS * COUNT; ++n) {
-        float &of_key = s[n / COUNT][n % COUNT];
-        if (n / 4 * 8 + n % 2 >= used) of_key = -sign * infinity_f32();
-        heaviest[n / 2 % 2] = max_f32(heaviest[n / 2 % 2], sign * of_key);
-    }
-    UNROLL for (int r = 0; r < 2; ++r) heaviest[r] = max_of_quad(heaviest[r]);
-}
-
-/* Of rows whose lse is large, from all of their scores: s less that of the heaviest key, and lse of what is left. Such
- * a difference is off by 2^-24 of itself, however large scores are, where c s of the two and an lse of their size are
- * off by 2^-24 of that. Other rows keep their bits, but for what hide() hides. */
-template <int PARTS, int COUNT>
-DEVICE void take_own_lse(float (&s)[PARTS][COUNT], float c, int used_k, float (&lse)[2])
+DEVICE void take_own_lse(float (&s)[PARTS][COUNT], const bool (&large)[2], float c, int used, float (&lse)[2])
 {
     const float sign = sign_of(c);
     float heaviest[2] = {-infinity_f32(), -infinity_f32()}, sum[2] = {0, 0};
-    find_heaviest(heaviest, s, sign, used_from(used_k, 0, 2 * PARTS * COUNT));
-    UNROLL for (int r = 0; r < 2; ++r) heaviest[r] = is_large(lse[r]) ? sign * heaviest[r] : 0;
+    UNROLL for (int n = 0; n < PARTS * COUNT; ++n) {
+        float &of_key = s[n / COUNT][n % COUNT];
+        if (large[n / 2 % 2] && n / 4 * 8 + n % 2 >= used) of_key = -sign * infinity_f32();
+        heaviest[n / 2 % 2] = max_f32(heaviest[n / 2 % 2], sign * of_key);
+    }
+    UNROLL for (int r = 0; r < 2; ++r) {
+        const float of_row = sign * max_of_quad(heaviest[r]);
+        heaviest[r] = large[r] ? of_row : 0;
+    }
     UNROLL for (int n = 0; n < PARTS * COUNT; ++n) {
         float &of_key = s[n / COUNT][n % COUNT];
         of_key -= heaviest[n / 2 % 2];
@@ -164,15 +159,52 @@ DEVICE void take_own_lse(float (&s)[PARTS][COUNT], float c, int used_k, float (&
     }
     UNROLL for (int r = 0; r < 2; ++r) {
         const float of_row = log2_f32(sum_of_quad(sum[r]));
-        lse[r] = is_large(lse[r]) ? of_row : lse[r];
+        lse[r] = large[r] ? of_row : lse[r];
     }
 }
 
-/* The same of all keys at once. */
-template <int COUNT>
-DEVICE void take_own_lse(float (&s)[COUNT], float c, int used_k, float (&lse)[2])
+/* A number of a lane's, by a shuffle: so no register keeps it, or what is made of it, for others who find it, too. */
+DEVICE unsigned found_anew(unsigned of_lane) { return shfl_idx(FULL_WARP, of_lane, lane()); }
+
+/* Of a warp's 16 rows of a, from `row` on, and 16 of b, from `key` on: as scores of these keys lie, eight of a lane. By
+ * mma, for which a warp needs no other, and which leaves wgmmas as they are in code that does not come here. */
+template <typename T, typename shape>
+DEVICE void multiply_own_rows(float (&d)[8], const uint16_t *a, unsigned row, const uint16_t *b, unsigned key,
+                              unsigned features, unsigned own)
 {
-    take_own_lse(reinterpret_cast<float(&)[1][COUNT]>(s), c, used_k, lse);
+    float sums[2][4] = {};
+    ROLLED for (unsigned x = 0; x < features; x += 16) {
+        uint32_t of_a[4], of_b[4];
+        ldmatrix_x4(of_a, &a[offset<shape>(row + own % 16, x + own / 16 * 8)]);
+        ldmatrix_x4(of_b, &b[offset<shape>(key + own % 8 + own / 16 * 8, x + own / 8 % 2 * 8)]);
+        const uint32_t of_eight[2][2] = {{of_b[0], of_b[1]}, {of_b[2], of_b[3]}};
+        UNROLL for (int n = 0; n < 2; ++n) multiply<T>(sums[n], of_a, of_eight[n]);
+    }
+    UNROLL for (int n = 0; n < 8; ++n) d[n] = sums[n / 4][n % 4];
+}
+
+/* p of large rows, once more and from their own lse, where the others' stays as it is. q and k: from the warp's first
+ * row and the problem's first key on; c: as in find_weights. Weights are 2^shift p, and lse less shift. */
+template <typename T, typename shape, int PARTS, int COUNT>
+DEVICE void find_large_weights(float (&p)[PARTS][COUNT], const float (&lse)[2], const uint16_t *q, unsigned row,
+                               const uint16_t *k, unsigned key, float c, int used, float shift = 0,
+                               unsigned features = shape::DIM)
+{
+    const bool large[2] = {is_large(lse[0] + shift), is_large(lse[1] + shift)};
+    const unsigned own = found_anew(lane());
+    float own_lse[2] = {0, 0};
+    UNROLL for (int n = 0; n < PARTS * COUNT; n += 8) {
+        float s[8];
+        multiply_own_rows<T, shape>(s, q, row, k, key + static_cast<unsigned>(2 * n), features, own);
+        UNROLL for (int e = 0; e < 8; ++e)
+            if (large[e / 2 % 2]) p[n / COUNT][n % COUNT + e] = s[e];
+    }
+    take_own_lse(p, large, c, used, own_lse);
+    UNROLL for (int n = 0; n < PARTS * COUNT; ++n)
+        if (large[n / 2 % 2]) {
+            float &of_key = p[n / COUNT][n % COUNT];
+            of_key = exp2_f32(fma_rn(of_key, c, shift - own_lse[n / 2 % 2]));
+        }
 }
 
 /* s to p. lse in base 2. */

@@ -283,45 +283,20 @@ DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, const uint1
     wgmma_commit();
 }
 
-/* Of rows whose lse is large. One half of the keys comes after the other, as dp of both has one place: weights of the
- * first are those beside its own heaviest key, whose score takes the place of lse until that is known. s has half of a
- * row's scores, of which `used` are of keys in use. */
-DEVICE void find_first_weights(half_row &s, float c, const bool (&large)[2], int used, float (&lse)[2])
+/* Sums of large rows, once more, of half of the keys, whose dp is not there any more. */
+DEVICE void add_large_rows(row_sums &sums, const half_row &p, const float (&lse)[2], const uint16_t *dout,
+                           unsigned row, const uint16_t *v, unsigned key)
 {
-    const float sign = sign_of(c);
-    float heaviest[2] = {-infinity_f32(), -infinity_f32()}, of_half[2];
-    find_heaviest(heaviest, reinterpret_cast<float(&)[1][HALF / 2]>(s), sign, used);
-    UNROLL for (int r = 0; r < 2; ++r) {
-        heaviest[r] = large[r] ? sign * heaviest[r] : 0;
-        of_half[r] = large[r] ? -P_SHIFT : lse[r];
-        lse[r] = large[r] ? heaviest[r] : lse[r];
+    const unsigned own_lane = found_anew(lane());
+    row_sums own = {};
+    UNROLL for (int n = 0; n < HALF / 2; n += 8) {
+        float of_keys[8], dp[8];
+        UNROLL for (int e = 0; e < 8; ++e) of_keys[e] = p[n + e];
+        multiply_own_rows<bf16, operand>(dp, dout, row, v, key + static_cast<unsigned>(2 * n), DIM, own_lane);
+        add_weights(own, of_keys, dp);
     }
-    UNROLL for (int n = 0; n < HALF / 2; ++n) s[n] -= heaviest[n / 2 % 2];
-    find_weights(s, c, of_half);
-}
-
-/* What is left to do when the scores of the others, `s`, are known: for the weights and sums of those before, and for
- * lse. s is less the score of the heaviest key of all then. */
-DEVICE void take_own_lse(half_row &s, half_row &first, row_sums &sums, float c, const bool (&large)[2], int used,
-                         float (&lse)[2])
-{
-    const float sign = sign_of(c);
-    float heaviest[2] = {sign * lse[0], sign * lse[1]}, sum[2] = {0, 0}, by[2];
-    find_heaviest(heaviest, reinterpret_cast<float(&)[1][HALF / 2]>(s), sign, used);
-    UNROLL for (int r = 0; r < 2; ++r) heaviest[r] = large[r] ? sign * heaviest[r] : 0;
-    UNROLL for (int n = 0; n < HALF / 2; ++n) {
-        s[n] -= heaviest[n / 2 % 2];
-        sum[n / 2 % 2] += exp2_f32(s[n] * c);
-    }
-    UNROLL for (int r = 0; r < 2; ++r) {
-        const float less = lse[r] - heaviest[r]; /* of the heaviest of the first half */
-        const float of_first = exp2_f32(fma_rn(less, c, -P_SHIFT)) * sum_of_quad(sums.p[r]);
-        const float log_sum = log2_f32(sum_of_quad(sum[r]) + of_first);
-        by[r] = large[r] ? exp2_f32(fma_rn(less, c, -log_sum)) : 1;
-        lse[r] = large[r] ? log_sum - P_SHIFT : lse[r];
-        sums.p[r] *= by[r], sums.p_dp[r] *= by[r];
-    }
-    UNROLL for (int n = 0; n < HALF / 2; ++n) first[n] *= by[n / 2 % 2];
+    UNROLL for (int r = 0; r < 2; ++r)
+        if (is_large(lse[r] + P_SHIFT)) sums.p[r] = own.p[r], sums.p_dp[r] = own.p_dp[r];
 }
 
 /* dp to ds, both times their powers of two; delta is times dp's. */
@@ -448,14 +423,9 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         const float by_ds = power(s_of.ds);
         put_rows(m, rows, s_of);
         find_factors(m, s_of, p.forward.softmax_scale);
-        const int lse_row = static_cast<int>(lane() / 4);
-        float lse[2]; /* in base 2, less p's power */
-        bool large[2];
-        UNROLL for (int r = 0; r < 2; ++r) {
-            const float given = shfl_idx(FULL_WARP, rows.lse, lse_row + 8 * r);
-            large[r] = is_large(given * LOG2_E);
-            lse[r] = fma_rn(given, LOG2_E, -P_SHIFT);
-        }
+        const int lse_row = static_cast<int>(lane() / 4); /* in base 2, less p's power: */
+        const float lse[2] = {fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row), LOG2_E, -P_SHIFT),
+                              fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row + 8), LOG2_E, -P_SHIFT)};
         fence_proxy_async_shared();
         const uint64_t own_q = descriptor<operand>(q_of(m), own_first());
         const uint64_t own_dout = descriptor<operand>(m.dout, own_first());
@@ -478,20 +448,26 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
                                  ALL_WHOLE || (has_rows && own.used_k == KEYS)};
         row_sums sums = {};
         const float c = p.forward.softmax_scale * LOG2_E;
-        const bool has_large = ballot(FULL_WARP, large[0] || large[1]) != 0;
+        const float lse_2[2] = {lse[0] + P_SHIFT, lse[1] + P_SHIFT};
+        const bool has_large = is_any_large(lse_2);
         wait_for<1>(s[1]);
-        if (has_large) find_first_weights(s[1], c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, HALF, HALF), lse);
-        else find_weights(s[1], c, lse);
+        find_weights(s[1], c, lse);
         multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
         if (!is_full[1]) hide(s[1], own, lane_row(), HALF);
         wait_for<1>(dp);
         add_weights(sums, s[1], dp);
         multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v));
         wait_for<1>(s[0]);
-        if (has_large) take_own_lse(s[0], s[1], sums, c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, 0, HALF), lse);
         find_weights(s[0], c, lse);
         if (!is_full[0]) hide(s[0], own, lane_row(), 0);
         wait_for<0>(dp);
+        if (RARELY(has_large)) {
+            const float given[2] = {fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row), LOG2_E, -P_SHIFT),
+                                    fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row + 8), LOG2_E, -P_SHIFT)};
+            find_large_weights<bf16, operand>(s, given, q_of(m), warp_first(), k_of(m), 0, c,
+                                              used_from(ALL_WHOLE ? KEYS : own.used_k, 0, KEYS), P_SHIFT);
+            add_large_rows(sums, s[1], given, m.dout, warp_first(), m.v, HALF);
+        }
         add_weights(sums, s[0], dp);
         float delta[2];
         UNROLL for (int n = 0; n < 2; ++n)

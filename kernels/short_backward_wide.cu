@@ -206,12 +206,16 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     const uint64_t half_dout = advance(own_dout, HALF_DIM), half_v = descriptor<half_operand>(m.v);
     if (f.head_dim_v > DIM - SLICE) multiply_rows<T, half_operand, KEYS>(dp, half_dout, half_v, true);
     else multiply_rows<T, slice, KEYS>(dp, half_dout, half_v, true);
+    const bool has_large = is_any_large(lse);
     wait_for<1>(s);
-    if (is_any_large(lse)) take_own_lse(s, f.softmax_scale * LOG2_E, BY_BOXES ? KEYS : c.used_k, lse);
     find_weights(s, f.softmax_scale * LOG2_E, lse); /* p from here on */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     if (!is_full) hide(s, c, lane_row(), 0);
     wait_for<0>(dp);
+    if (RARELY(has_large))
+        find_large_weights<T, operand>(reinterpret_cast<float(&)[1][KEYS / 2]>(s), lse, m.q, warp_first(), m.k, 0,
+                                       f.softmax_scale * LOG2_E, used_from(BY_BOXES ? KEYS : c.used_k, 0, KEYS), 0,
+                                       f.head_dim > DIM - SLICE ? DIM : DIM - SLICE);
     row_sums sums = {};
     add_weights(sums, s, dp);
     UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
