@@ -249,7 +249,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     take_own<shape>(weights, s_of_all);
     find_weights(weights, f.softmax_scale * LOG2_E, lse);
     if (!is_full) hide(weights, c, own_row<shape>(), 0);
-    if (RARELY(has_large))
+    if (has_large)
         find_large_weights<T, operand>(reinterpret_cast<float(&)[1][KEYS / 2]>(weights), lse, q, warp_first(), k,
                                        warp_first() / KEYS * KEYS, f.softmax_scale * LOG2_E,
                                        used_from(IS_WHOLE ? KEYS : c.used_k, 0, KEYS));

@@ -78,17 +78,23 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     multiply_rows<T, operand<DIM>, HALF>(s[1], own_q, k[1]);
     multiply_rows<T, operand<DIM>, HALF>(s[0], own_q, k[0]);
     if (group_first() == 0) named_barrier_arrive(TURN_OF_ROWS, PAIR);
-    const bool has_large = is_any_large(lse_2);
-    wait_for<1>(s[1]);
-    find_weights(s[1], f.softmax_scale * LOG2_E, lse_2); /* p from here on */
-    if (!m.STORES_P_LATE) store_half<T>(m.p, 1, s[1], row_first());
-    wait_for<0>(s[0]);
-    find_weights(s[0], f.softmax_scale * LOG2_E, lse_2);
-    if (RARELY(has_large)) {
-        find_large_weights<T, operand<DIM>>(s, lse_2, m.q, row_first(), m.k, 0, f.softmax_scale * LOG2_E, KEYS);
-        if (!m.STORES_P_LATE) store_half<T>(m.p, 1, s[1], row_first()); /* once more */
+    const float c = f.softmax_scale * LOG2_E;
+    const bool has_large = is_any_large(lse_2); /* then weights wait for all scores */
+    if (!m.STORES_P_LATE) {
+        wait_for<1>(s[1]);
+        if (!has_large) {
+            find_weights(s[1], c, lse_2); /* p from here on */
+            store_half<T>(m.p, 1, s[1], row_first());
+        }
     }
-    if (m.STORES_P_LATE) store_half<T>(m.p, 1, s[1], row_first());
+    wait_for<0>(s[1]);
+    wait_for<0>(s[0]);
+    if (has_large) take_own_lse(s, c, lse_2);
+    if (m.STORES_P_LATE || has_large) {
+        find_weights(s[1], c, lse_2);
+        store_half<T>(m.p, 1, s[1], row_first());
+    }
+    find_weights(s[0], c, lse_2);
     store_half<T>(m.p, 0, s[0], row_first());
     fence_proxy_async_shared();
     named_barrier_sync(group_first() == 0 ? DOUT_V_LOADED_0 : DOUT_V_LOADED_1, PAIR + GROUP);

@@ -290,7 +290,7 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
                                             f.softmax_scale * LOG2_E, used_from(IS_WHOLE ? KEYS : c.used_k, 0, KEYS));
     };
     if (!HAS_ROOM) {
-        if (RARELY(has_large)) take_large_rows();
+        if (has_large) take_large_rows();
         if (BY_BOXES) {
             mbarrier_wait(&m.loaded[1], parity);
         } else {
@@ -305,7 +305,7 @@ DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const
     }
     wait_for<0>(dp[0]);
     add_weights(sums, s[0], dp[0]);
-    if (HAS_ROOM && RARELY(has_large)) { /* not before, when products were unfinished */
+    if (HAS_ROOM && has_large) { /* not before, when products were unfinished */
         take_large_rows();
         sums = {};
         add_weights(sums, s[1], second);

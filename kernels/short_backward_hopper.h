@@ -163,29 +163,37 @@ DEVICE void take_own_lse(float (&s)[PARTS][COUNT], const bool (&large)[2], float
     }
 }
 
+/* The same of all keys, in use, of rows whose s is to become p. */
+template <int PARTS, int COUNT>
+DEVICE void take_own_lse(float (&s)[PARTS][COUNT], float c, float (&lse)[2])
+{
+    const bool large[2] = {is_large(lse[0]), is_large(lse[1])};
+    take_own_lse(s, large, c, 2 * PARTS * COUNT, lse);
+}
+
 /* A number of a lane's, by a shuffle: so no register keeps it, or what is made of it, for others who find it, too. */
 DEVICE unsigned found_anew(unsigned of_lane) { return shfl_idx(FULL_WARP, of_lane, lane()); }
 
-/* Of a warp's 16 rows of a, from `row` on, and 16 of b, from `key` on: as scores of these keys lie, eight of a lane. By
- * mma, for which a warp needs no other, and which leaves wgmmas as they are in code that does not come here. */
-template <typename T, typename shape>
-DEVICE void multiply_own_rows(float (&d)[8], const uint16_t *a, unsigned row, const uint16_t *b, unsigned key,
+/* Of a warp's 16 rows of a, from `row` on, and 8 EIGHTS of b, from `key` on: as scores of these keys lie. By mma, for
+ * which a warp needs no other, and which leaves wgmmas as they are in code that does not come here. `own`: the lane. */
+template <typename T, typename shape, int EIGHTS>
+DEVICE void multiply_own_rows(float (&d)[EIGHTS][4], const uint16_t *a, unsigned row, const uint16_t *b, unsigned key,
                               unsigned features, unsigned own)
 {
-    float sums[2][4] = {};
+    UNROLL for (int n = 0; n < EIGHTS; ++n) UNROLL for (int e = 0; e < 4; ++e) d[n][e] = 0;
     ROLLED for (unsigned x = 0; x < features; x += 16) {
-        uint32_t of_a[4], of_b[4];
+        uint32_t of_a[4], of_b[EIGHTS][2];
         ldmatrix_x4(of_a, &a[offset<shape>(row + own % 16, x + own / 16 * 8)]);
-        ldmatrix_x4(of_b, &b[offset<shape>(key + own % 8 + own / 16 * 8, x + own / 8 % 2 * 8)]);
-        const uint32_t of_eight[2][2] = {{of_b[0], of_b[1]}, {of_b[2], of_b[3]}};
-        UNROLL for (int n = 0; n < 2; ++n) multiply<T>(sums[n], of_a, of_eight[n]);
+        UNROLL for (unsigned n = 0; n < EIGHTS; ++n)
+            ldmatrix_x2(of_b[n], &b[offset<shape>(key + 8 * n + own % 8, x + own / 8 % 2 * 8)]);
+        UNROLL for (int n = 0; n < EIGHTS; ++n) multiply<T>(d[n], of_a, of_b[n]);
     }
-    UNROLL for (int n = 0; n < 8; ++n) d[n] = sums[n / 4][n % 4];
 }
 
 /* p of large rows, once more and from their own lse, where the others' stays as it is. q and k: from the warp's first
- * row and the problem's first key on; c: as in find_weights. Weights are 2^shift p, and lse less shift. */
-template <typename T, typename shape, int PARTS, int COUNT>
+ * row and the problem's first key on; c: as in find_weights. Weights are 2^shift p, and lse less shift. EIGHTS of keys at
+ * once: what fewer registers spill with. */
+template <typename T, typename shape, int EIGHTS = 2, int PARTS, int COUNT>
 DEVICE void find_large_weights(float (&p)[PARTS][COUNT], const float (&lse)[2], const uint16_t *q, unsigned row,
                                const uint16_t *k, unsigned key, float c, int used, float shift = 0,
                                unsigned features = shape::DIM)
@@ -193,11 +201,11 @@ DEVICE void find_large_weights(float (&p)[PARTS][COUNT], const float (&lse)[2], 
     const bool large[2] = {is_large(lse[0] + shift), is_large(lse[1] + shift)};
     const unsigned own = found_anew(lane());
     float own_lse[2] = {0, 0};
-    UNROLL for (int n = 0; n < PARTS * COUNT; n += 8) {
-        float s[8];
+    UNROLL for (int n = 0; n < PARTS * COUNT; n += 4 * EIGHTS) {
+        float s[EIGHTS][4];
         multiply_own_rows<T, shape>(s, q, row, k, key + static_cast<unsigned>(2 * n), features, own);
-        UNROLL for (int e = 0; e < 8; ++e)
-            if (large[e / 2 % 2]) p[n / COUNT][n % COUNT + e] = s[e];
+        UNROLL for (int e = 0; e < 4 * EIGHTS; ++e)
+            if (large[e / 2 % 2]) p[n / COUNT][n % COUNT + e] = s[e / 4][e % 4];
     }
     take_own_lse(p, large, c, used, own_lse);
     UNROLL for (int n = 0; n < PARTS * COUNT; ++n)

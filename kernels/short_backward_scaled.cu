@@ -289,11 +289,11 @@ DEVICE void add_large_rows(row_sums &sums, const half_row &p, const float (&lse)
 {
     const unsigned own_lane = found_anew(lane());
     row_sums own = {};
-    UNROLL for (int n = 0; n < HALF / 2; n += 8) {
-        float of_keys[8], dp[8];
-        UNROLL for (int e = 0; e < 8; ++e) of_keys[e] = p[n + e];
+    UNROLL for (int n = 0; n < HALF / 2; n += 4) {
+        float of_keys[4], dp[1][4];
+        UNROLL for (int e = 0; e < 4; ++e) of_keys[e] = p[n + e];
         multiply_own_rows<bf16, operand>(dp, dout, row, v, key + static_cast<unsigned>(2 * n), DIM, own_lane);
-        add_weights(own, of_keys, dp);
+        add_weights(own, of_keys, dp[0]);
     }
     UNROLL for (int r = 0; r < 2; ++r)
         if (is_large(lse[r] + P_SHIFT)) sums.p[r] = own.p[r], sums.p_dp[r] = own.p_dp[r];
@@ -448,8 +448,6 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
                                  ALL_WHOLE || (has_rows && own.used_k == KEYS)};
         row_sums sums = {};
         const float c = p.forward.softmax_scale * LOG2_E;
-        const float lse_2[2] = {lse[0] + P_SHIFT, lse[1] + P_SHIFT};
-        const bool has_large = is_any_large(lse_2);
         wait_for<1>(s[1]);
         find_weights(s[1], c, lse);
         multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
@@ -461,10 +459,10 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         find_weights(s[0], c, lse);
         if (!is_full[0]) hide(s[0], own, lane_row(), 0);
         wait_for<0>(dp);
-        if (RARELY(has_large)) {
+        if (ballot(FULL_WARP, is_large(rows.lse * LOG2_E)) != 0) { /* lanes have lse of the warp's 16 rows */
             const float given[2] = {fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row), LOG2_E, -P_SHIFT),
                                     fma_rn(shfl_idx(FULL_WARP, rows.lse, lse_row + 8), LOG2_E, -P_SHIFT)};
-            find_large_weights<bf16, operand>(s, given, q_of(m), warp_first(), k_of(m), 0, c,
+            find_large_weights<bf16, operand, 1>(s, given, q_of(m), warp_first(), k_of(m), 0, c,
                                               used_from(ALL_WHOLE ? KEYS : own.used_k, 0, KEYS), P_SHIFT);
             add_large_rows(sums, s[1], given, m.dout, warp_first(), m.v, HALF);
         }

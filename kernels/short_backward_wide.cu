@@ -212,7 +212,7 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     if (!is_full) hide(s, c, lane_row(), 0);
     wait_for<0>(dp);
-    if (RARELY(has_large))
+    if (has_large)
         find_large_weights<T, operand>(reinterpret_cast<float(&)[1][KEYS / 2]>(s), lse, m.q, warp_first(), m.k, 0,
                                        f.softmax_scale * LOG2_E, used_from(BY_BOXES ? KEYS : c.used_k, 0, KEYS), 0,
                                        f.head_dim > DIM - SLICE ? DIM : DIM - SLICE);

@@ -117,10 +117,7 @@ DEVICE void take_rows(const backward_params &p, sliced_memory &m)
     wait_for<0>(s);
     named_barrier_arrive(S_DONE, THREADS);
     named_barrier_arrive(is_first ? S_DONE_0 : S_DONE_1, PAIR);
-    if (RARELY(is_any_large(lse_2))) {
-        const bool large[2] = {is_large(lse_2[0]), is_large(lse_2[1])};
-        take_own_lse(reinterpret_cast<float(&)[1][KEYS / 2]>(s), large, f.softmax_scale * LOG2_E, KEYS, lse_2);
-    }
+    if (is_any_large(lse_2)) take_own_lse(reinterpret_cast<float(&)[1][KEYS / 2]>(s), f.softmax_scale * LOG2_E, lse_2);
     find_weights(s, f.softmax_scale * LOG2_E, lse_2); /* p from here on */
     named_barrier_sync(is_first ? S_DONE_1 : S_DONE_0, PAIR); /* the place of p is free */
     weight_parts<KEYS> parts;

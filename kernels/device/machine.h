@@ -34,9 +34,6 @@ extern "C" void *memset(void *to, int value, size_t bytes) noexcept __asm__("sim
 #define ROLLED
 #endif
 
-/* A condition that next to never holds: what is done then lies where what else is done does not have to jump over it. */
-#define RARELY(condition) __builtin_expect(condition, 0)
-
 /* An instruction that needs sm_90a, in a file that is compiled for sm_80 as well. */
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ASM_SM_90(...) asm volatile("trap;")
