@@ -250,9 +250,9 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     find_weights(weights, f.softmax_scale * LOG2_E, lse);
     if (!is_full) hide(weights, c, own_row<shape>(), 0);
     if (has_large)
-        find_large_weights<T, operand>(reinterpret_cast<float(&)[1][KEYS / 2]>(weights), lse, q, warp_first(), k,
-                                       warp_first() / KEYS * KEYS, f.softmax_scale * LOG2_E,
-                                       used_from(IS_WHOLE ? KEYS : c.used_k, 0, KEYS));
+        find_large_weights<T, operand, 1>(reinterpret_cast<float(&)[1][KEYS / 2]>(weights), lse, q, warp_first(), k,
+                                          warp_first() / KEYS * KEYS, f.softmax_scale * LOG2_E,
+                                          used_from(IS_WHOLE ? KEYS : c.used_k, 0, KEYS));
     if (shape::OVER_V) {
         wait_for<0>(dp_of_all);
         sync_threads(); /* v is free */

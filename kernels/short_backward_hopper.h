@@ -118,7 +118,7 @@ DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const char *rows, int
     }
 }
 
-/* Whether a row of the warp is large: of plain problems the one thing that is asked. */
+/* Whether lse of a row of the warp is_large(): of plain problems the one thing that is asked. */
 DEVICE bool is_any_large(const float (&lse)[2])
 {
     return ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;

@@ -215,7 +215,7 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     if (has_large)
         find_large_weights<T, operand>(reinterpret_cast<float(&)[1][KEYS / 2]>(s), lse, m.q, warp_first(), m.k, 0,
                                        f.softmax_scale * LOG2_E, used_from(BY_BOXES ? KEYS : c.used_k, 0, KEYS), 0,
-                                       f.head_dim > DIM - SLICE ? DIM : DIM - SLICE);
+                                       f.head_dim <= DIM - SLICE ? DIM - SLICE : DIM);
     row_sums sums = {};
     add_weights(sums, s, dp);
     UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
