@@ -24,7 +24,8 @@ static const struct shape {
 } shapes[] = {{2, 32, 32, 32, 32},    {3, 20, 30, 16, 40},   {1, 64, 64, 64, 64},    {1, 40, 60, 32, 24},
               {1, 128, 128, 128, 64}, {5, 128, 128, 128, 64}, {1, 100, 90, 64, 64},  {2, 70, 120, 64, 32},
               {1, 128, 128, 128, 32}, {1, 128, 40, 32, 32},   {1, 64, 64, 64, 256},  {1, 128, 128, 128, 128},
-              {5, 128, 128, 128, 32}, {1, 128, 128, 128, 256}, {3, 128, 128, 128, 256}, {1, 70, 80, 64, 200}};
+              {5, 128, 128, 128, 32}, {1, 128, 128, 128, 256}, {3, 128, 128, 128, 256}, {1, 70, 80, 64, 200},
+              {5, 128, 128, 128, 128}, {1, 100, 90, 64, 128}};
 
 static void prepare(struct problem *h, const struct shape *s, int32_t dtype, float scale)
 {
@@ -157,7 +158,7 @@ static int one_key(const struct implementation *self, const struct shape *s, int
 }
 
 /* Rows of moderate scores have the same bits, whatever rows are beside them; and weights of large ones those of scores
- * that are all less by the same, exactly: dv of rows that are all large. */
+ * that are all less by the same, exactly: dv of rows that are all large, and dq, where keys are the same. */
 static int same_bits(const struct implementation *self, const struct shape *s, int32_t dtype,
                      struct prop_context *context)
 {
@@ -196,6 +197,13 @@ static int same_bits(const struct implementation *self, const struct shape *s, i
                                      s->keys, s->dim, of_rows ? "beside large rows dq" : "of shifted scores dv", i, x,
                                      other, one);
                 }
+        for (int b = 0; b < s->batch && of_rows == 0; ++b)
+            for (int i = 0; i < s->rows; ++i) {
+                const double one = get(&with[0], s, R_DQ, b, i, 1), other = get(&with[1], s, R_DQ, b, i, 1);
+                if (!(one == other))
+                    return fails(context, FAILS_LAW, "%d keys of %d, %d wide: of shifted scores dq[%d][1] = %g, and %g",
+                                 s->used_k, s->keys, s->dim, i, other, one);
+            }
     }
     return TRIAL_PASSES;
 }
