@@ -42,6 +42,7 @@ struct query_row {
 };
 
 /* In its four lanes; zeros where nothing of it is read. */
+template <bool PLAIN>
 DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int64_t b, int64_t head, int32_t row)
 {
     const interval keys = keys_of_row(p.forward, s, row);
@@ -49,10 +50,12 @@ DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int
     const int64_t at = s.first_q + (exists ? row : 0);
     float d = 0;
     if (p.delta.data == nullptr) d = multiply_row(p.dout, p.forward.o, b, at, head, exists ? p.forward.head_dim_v : 0);
-    const bool is_sink_alone = !exists && p.forward.sink != nullptr && row < s.used_q; /* its lse is read */
-    if (!exists) return is_sink_alone ? query_row{load_row_lse(p, s, b, row, head), 0, 0} : query_row{};
+    row_lse lse = {};
+    const bool is_sink_alone = !PLAIN && !exists && p.forward.sink != nullptr && row < s.used_q; /* its lse is read */
+    if (exists || is_sink_alone) lse = load_row_lse<PLAIN>(p, s, b, row, head);
+    if (!exists) return {lse, 0, 0};
     if (p.delta.data != nullptr) d = load_scalar(p.delta, s, b, row, head);
-    return {load_row_lse(p, s, b, row, head), d, load_scalar(p.dlse, s, b, row, head)};
+    return {lse, d, load_scalar(p.dlse, s, b, row, head)};
 }
 
 /* Each lane's part of a row's sums. */
@@ -68,11 +71,10 @@ struct query_warp {
     own_rows<shape> q, dout;
     float lse[shape::BLOCKS][2], offset[shape::BLOCKS][2]; /* its high part; d - dlse */
     const query_row *known;                                /* its rows, in shared memory */
-    bool has_low;                                          /* parts of lse */
     row_sums rows[shape::BLOCKS][2];
     feature_sums<shape> ds_k, p_k;
-    tile_keys keys;
-    int32_t first; /* its first row */
+    tile_keys keys; /* `all` is empty where an lse has two parts: then rows are asked one by one */
+    int32_t first;  /* its first row */
 };
 
 /* s and dp of block m to p and dx, from key `key` on. CUT: not every row sees every key. SPLIT: lse may have two parts. */
@@ -143,6 +145,13 @@ DEVICE void add_rounded(row_sums (&sums)[2], const uint32_t (&ds)[COUNT][4])
             sums[r % 2].ds_rounded += unpack<T>(ds[j][r], false) + unpack<T>(ds[j][r], true);
 }
 
+/* Whether lse of one of the warp's rows has two parts. */
+template <typename shape>
+DEVICE bool is_split(const query_warp<shape> &w)
+{
+    return ballot(FULL_WARP, w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse.low != 0) != 0;
+}
+
 /* STEP keys from `key` on, k and v their rows in shared memory. */
 template <typename T, typename shape>
 DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const sequence &s, const score_terms &terms,
@@ -150,7 +159,7 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
 {
     constexpr int STEP = shape::STEP;
     if (!touches(w.keys.some, key, STEP)) return;
-    const bool is_cut = !shape::PLAIN || w.has_low || !contains(w.keys.all, key, STEP);
+    const bool is_cut = !shape::PLAIN || !contains(w.keys.all, key, STEP);
     const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
     products<shape> p, ds; /* of s and dp, first */
     multiply_rows<T, shape>(p, ds, w.q, w.dout, k, v, lanes);
@@ -161,7 +170,7 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
         }
         const int32_t row = w.first + 16 * m + static_cast<int>(lane()) / 4;
         const interval keys[2] = {keys_of_row(f, s, row), keys_of_row(f, s, row + 8)};
-        if (shape::PLAIN && w.has_low) find_plain_gradients<true, true, shape>(w, m, p, ds, keys, terms.c, lane_key);
+        if (shape::PLAIN && is_split<shape>(w)) find_plain_gradients<true, true, shape>(w, m, p, ds, keys, terms.c, lane_key);
         else if (shape::PLAIN) find_plain_gradients<true, false, shape>(w, m, p, ds, keys, terms.c, lane_key);
         else find_gradients<shape>(w, m, p, ds, keys, f, s, terms, row, lane_key);
     }
@@ -257,7 +266,7 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
     w.ds_k = {}, w.p_k = {};
     const int g = static_cast<int>(lane()) / 4;
     ROLLED for (int r = g; r < shape::WARP_ROWS; r += 8) {
-        const query_row row = load_query_row(p, s, place.b, place.head, first + r);
+        const query_row row = load_query_row<shape::PLAIN>(p, s, place.b, place.head, first + r);
         if (lane() % 4 == 0) known[r] = row;
     }
     sync_warp(FULL_WARP);
@@ -267,7 +276,7 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
             w.lse[m][half] = row.lse.high, w.offset[m][half] = row.d - row.dlse;
             w.rows[m][half] = {};
         }
-    w.known = known, w.has_low = false;
+    w.known = known;
 }
 
 /* ---- rows whose lse is large ------------------------------------------------------------------------------------- */
@@ -276,10 +285,7 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
 template <typename shape>
 DEVICE bool has_own_lse(const query_warp<shape> &w, const backward_params &p)
 {
-    bool out = false;
-    ROLLED for (int r = static_cast<int>(lane()) / 4; r < shape::WARP_ROWS; r += 8)
-        out |= needs_own_lse(p, w.known[r].lse);
-    return ballot(FULL_WARP, out) != 0;
+    return ballot(FULL_WARP, needs_own_lse(p, w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse)) != 0;
 }
 
 /* What a lane has of each row: its largest score, then its sum of 2^(y - m). */
@@ -379,10 +385,10 @@ DEVICE void find_own_lse(query_warp<shape> &w, const backward_params &p, const s
                 sync_warp(FULL_WARP); /* all four lanes have read the row */
                 if (t == 0) of_row = lse;
                 w.lse[m][half] = lse.high;
-                w.has_low |= ballot(FULL_WARP, pass == 1 && lse.low != 0) != 0;
             }
         sync_warp(FULL_WARP);
     }
+    if (is_split<shape>(w)) w.keys.all = {};
     sync_threads(); /* the tile is free */
 }
 
@@ -444,22 +450,21 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     const bool has_own = has_own_lse<shape>(w, p);
     if (lane() == 0) own_votes[warp()] = has_own;
     cp_async_wait_all();
-    sync_threads(); /* the votes are there, q and dout are complete */
+    sync_threads(); /* the votes are there; q, dout and the first stage are complete */
     uint32_t is_asked = 0;
     for (int n = 0; n < WARPS; ++n) is_asked |= own_votes[n];
     if (is_asked != 0 && key < keys.last)
         find_own_lse<T, shape>(w, p, s, place, terms, lanes, known + warp_row, keys, stages + 2 * TILE * DIM);
     for (int stage = 0; key < keys.last; stage ^= 1) {
         const int32_t next = next_keys<shape>(f, terms.rule, s, tile_row, rows, key + TILE, keys.last, votes);
-        cp_async_wait_all();
-        sync_threads(); /* this stage is complete, the other one is free */
         if (next < keys.last) load(stage ^ 1, next);
         const uint16_t *const k = stages + stage * 2 * TILE * DIM, *const v = k + TILE * DIM;
         ROLLED for (int j = 0; j < TILE; j += shape::STEP)
             take_keys<T, shape>(w, f, s, terms, lanes, k + j * DIM, v + j * DIM, key + j, place.first_x);
         key = next;
+        cp_async_wait_all();
+        sync_threads(); /* the other stage is complete, this one is free */
     }
-    sync_threads(); /* the tiles are free */
     float *const staged = reinterpret_cast<float *>(shared) + warp_row * PITCH<shape>;
     end_query_warp<shape>(w, p, s, place, known + warp_row, staged);
 }
@@ -471,7 +476,8 @@ template <typename shape>
 struct key_warp {
     own_rows<shape> k, v;
     feature_sums<shape> dk, dv;
-    interval some, all; /* query rows that some, that all of its keys are seen by */
+    interval some, all; /* query rows that some, that all of its keys are seen by; the second is empty once an lse was
+                           large: then rows are asked one by one */
     int32_t first;      /* its first key */
 };
 
@@ -479,7 +485,7 @@ struct key_warp {
 struct query_rows {
     const uint16_t *q, *dout;
     const float *lse, *offset;
-    const float *low, *reference; /* of lse; NULL where scores are plain, but of rows of a large lse the first */
+    const float *low, *reference; /* of lse: where it has two parts, where scores are not plain */
     int32_t first;
 };
 
@@ -523,6 +529,15 @@ DEVICE void find_gradients(int m, products<shape> &p, products<shape> &ds, const
     UNROLL for (int i = 0; i < COUNT; ++i) p.at[m][i / 4][i % 4] = weights[i], ds.at[m][i / 4][i % 4] = values[i];
 }
 
+/* Whether lse of one of ROWS rows is large. */
+template <int ROWS>
+DEVICE bool has_large(const float *lse)
+{
+    bool out = false;
+    UNROLL for (int r = 0; r < ROWS; r += 32) out |= is_large(lse[(r + static_cast<int>(lane())) % ROWS]);
+    return ballot(FULL_WARP, out) != 0;
+}
+
 /* STEP query rows of one head. */
 template <typename T, typename shape>
 DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequence &s, const score_terms &terms,
@@ -530,7 +545,7 @@ DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequ
 {
     constexpr int STEP = shape::STEP;
     if (!touches(w.some, rows.first, STEP)) return;
-    const bool is_cut = !shape::PLAIN || rows.low != nullptr || !contains(w.all, rows.first, STEP);
+    const bool is_cut = !shape::PLAIN || !contains(w.all, rows.first, STEP);
     products<shape> p, ds; /* of s and dp, first */
     multiply_rows<T, shape>(p, ds, w.k, w.v, rows.q, rows.dout, lanes);
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
@@ -540,7 +555,7 @@ DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequ
         }
         const int32_t key = w.first + 16 * m + static_cast<int>(lane()) / 4;
         const interval seen_by[2] = {rows_of_key(f, s, key), rows_of_key(f, s, key + 8)};
-        if (shape::PLAIN && rows.low != nullptr)
+        if (shape::PLAIN && has_large<STEP>(rows.lse))
             find_plain_gradients<true, true, shape>(m, p, ds, rows, seen_by, terms.c);
         else if (shape::PLAIN) find_plain_gradients<true, false, shape>(m, p, ds, rows, seen_by, terms.c);
         else find_gradients<shape>(m, p, ds, rows, seen_by, f, s, terms, key);
@@ -576,16 +591,6 @@ DEVICE query_tile next_queries(const forward_params &p, const sequence &s, const
         sync_threads(); /* the votes are free */
         if (!hidden) return at;
     }
-}
-
-/* Low parts of lse of the rows of a tile from `row` on, where one of these is large: in the workspace. */
-template <typename shape>
-DEVICE const float *find_low(const float *lse, const row_terms &terms, int32_t row)
-{
-    bool has_large = false;
-    UNROLL for (int r = 0; r < shape::TILE; r += 32)
-        if (r + static_cast<int>(lane()) < shape::TILE) has_large |= is_large(lse[r + lane()]);
-    return ballot(FULL_WARP, has_large) != 0 ? terms.lse_low + row : nullptr;
 }
 
 template <typename shape>
@@ -673,13 +678,19 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         if (next.head < f.group) load(stage ^ 1, next);
         const uint16_t *const q = stages + stage * 2 * TILE * DIM, *const dout = q + TILE * DIM;
         const float *const lse = stage_terms + stage * shape::STAGE_TERMS, *const offset = lse + TILE;
-        const float *low = offset + TILE, *const reference = low + TILE;
-        if (shape::PLAIN) low = find_low<shape>(lse, terms_of(p, s, b, place.head * f.group + at.head), at.row);
-        const score_terms terms = find_score_terms<shape::PLAIN>(f, b, place.head * f.group + at.head);
+        float *const low = stage_terms + stage * shape::STAGE_TERMS + 2 * TILE;
+        const int64_t head = place.head * f.group + at.head;
+        if (shape::PLAIN && has_large<TILE>(lse)) { /* in every warp */
+            const int n = static_cast<int>(thread_x());
+            if (n < TILE) low[n] = is_large(lse[n]) ? terms_of(p, s, b, head).lse_low[at.row + n] : 0;
+            w.all = {};
+            sync_threads(); /* they are there */
+        }
+        const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
         ROLLED for (int r = 0; r < TILE; r += shape::STEP)
             take_queries<T, shape>(w, f, s, terms, lanes,
-                                   {q + r * DIM, dout + r * DIM, lse + r, offset + r,
-                                    low != nullptr ? low + r : nullptr, reference + r, at.row + r}, place.first_x);
+                                   {q + r * DIM, dout + r * DIM, lse + r, offset + r, low + r, low + TILE + r,
+                                    at.row + r}, place.first_x);
         at = next;
     }
     sync_threads(); /* the tiles are free */

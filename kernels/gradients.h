@@ -41,11 +41,12 @@ DEVICE float find_exponent(float dot, float c, float high)
 }
 
 /* What a backward pass begins with. Where it is large and that of a larger key set, scores with biases have it as their
- * reference: then it is 0 here. */
+ * reference: then it is 0 here. PLAIN: there are no biases. */
+template <bool PLAIN = false>
 DEVICE row_lse load_row_lse(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
 {
     const float lse = load_scalar(p.forward.lse, s, b, row, head), y = lse_in_base_2(lse);
-    if (p.external_lse && p.forward.bias.data != nullptr && is_large(y)) return {0, 0, lse};
+    if (!PLAIN && p.external_lse && p.forward.bias.data != nullptr && is_large(y)) return {0, 0, lse};
     return {y, 0, 0};
 }
 

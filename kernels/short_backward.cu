@@ -419,9 +419,8 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         sync_threads(); /* v is free */
         uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
         const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
-        const bool is_full = shape::PLAIN && !is_cut && s.used_q == KEYS && s.used_k == KEYS;
-        if (shape::PLAIN && ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0)
-            take_own_lse<KEYS>(lse, weights, {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)}, terms.c);
+        const bool has_large = shape::PLAIN && ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
+        const bool is_full = shape::PLAIN && !has_large && !is_cut && s.used_q == KEYS && s.used_k == KEYS;
         uint32_t dropped[2] = {0, 0};
         float delta[2];
         if (is_full) {
@@ -430,6 +429,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_kernel(const backward_pa
         } else {
             const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
             float *const scores = reinterpret_cast<float *>(row_tile);
+            if (has_large) take_own_lse<KEYS>(lse, weights, keys, terms.c);
             if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
             else find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
             find_delta<false, KEYS>(delta, weights, ds);

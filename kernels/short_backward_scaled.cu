@@ -480,9 +480,9 @@ void short_backward_scaled_kernel(const GRID_CONSTANT backward_params p, const w
         const float c = p.forward.softmax_scale * LOG2_E;
         const bool has_large = ballot(FULL_WARP, large[0] || large[1]) != 0;
         wait_for<1>(s[1]);
+        multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
         if (has_large) find_first_weights(s[1], c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, HALF, HALF), lse);
         else find_weights(s[1], c, lse);
-        multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
         if (!is_full[1]) hide(s[1], own, lane_row(), HALF);
         wait_for<1>(dp);
         add_weights(sums, s[1], dp);
