@@ -187,12 +187,13 @@ static void complain(const struct subject *s, const struct implementation *self,
     pthread_mutex_unlock(&mutex);
 }
 
-static void judge(struct subject *s, const struct implementation *self, enum ref_tensor t, struct shares *shares)
+static void judge(struct subject *s, const struct implementation *self, enum ref_tensor t, int threads,
+                  struct shares *shares)
 {
     struct prop_case *c = s->c;
     struct ref_report r;
     ref_judge(&c->p, &c->a.forward, t, result_of(c, t), s->oracle[t], &s->bounds[t], s->statistical, &r);
-    if (s->statistical && t == REF_O && ref_judge_keys(&c->p, &c->a, c->a.forward.o, s->oracle[t], &s->bounds[t], &r))
+    if (s->statistical && ref_judge_tiles(&c->p, &c->a, t, result_of(c, t), s->oracle[t], &s->bounds[t], threads, &r))
         abort();
     const bool alarm = r.verdict == REF_FAIL;
     if (alarm) complain(s, self, t, &r);
@@ -219,7 +220,7 @@ static void run(struct subject *s, const struct implementation *self, int thread
     if (self->backward(self, &c->p, &c->a) != ATTEST_OK) abort();
     if (ref_bound_backward(&c->p, &c->a, self->recipe, bounds, threads)) abort();
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
-        if (s->present[t]) judge(s, self, (enum ref_tensor)t, &shares[t]);
+        if (s->present[t]) judge(s, self, (enum ref_tensor)t, threads, &shares[t]);
 }
 
 static bool is_family_asked_for(int f) { return settings.families >> f & 1; }

@@ -62,7 +62,6 @@ double power_judge_fault(struct power_judge *j, enum power_fault fault, double s
     power_run(c);
     const void *const got[] = {c->packed[4], c->packed[5], c->packed[6], c->packed[7], c->packed[8]};
     ref_judge(&c->problem, &c->args.forward, tensor, got[tensor], j->oracle[tensor], &j->bounds[tensor], 1, r);
-    if (tensor == REF_O && ref_judge_keys(&c->problem, &c->args, got[REF_O], j->oracle[REF_O], &j->bounds[REF_O], r))
-        abort();
+    if (ref_judge_tiles(&c->problem, &c->args, tensor, got[tensor], j->oracle[tensor], &j->bounds[tensor], 0, r)) abort();
     return fmax(fmax(r->use, r->rms_ratio), fmax(r->mean_ratio, r->direction_ratio));
 }
