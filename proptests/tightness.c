@@ -191,9 +191,10 @@ static void judge(struct subject *s, const struct implementation *self, enum ref
                   struct shares *shares)
 {
     struct prop_case *c = s->c;
+    const bool statistical = s->statistical && !self->is_unkind; /* an unkind one errs to one side where it can */
     struct ref_report r;
-    ref_judge(&c->p, &c->a.forward, t, result_of(c, t), s->oracle[t], &s->bounds[t], s->statistical, &r);
-    if (s->statistical && ref_judge_tiles(&c->p, &c->a, t, result_of(c, t), s->oracle[t], &s->bounds[t], threads, &r))
+    ref_judge(&c->p, &c->a.forward, t, result_of(c, t), s->oracle[t], &s->bounds[t], statistical, &r);
+    if (statistical && ref_judge_tiles(&c->p, &c->a, t, result_of(c, t), s->oracle[t], &s->bounds[t], threads, &r))
         abort();
     const bool alarm = r.verdict == REF_FAIL;
     if (alarm) complain(s, self, t, &r);
@@ -202,7 +203,7 @@ static void judge(struct subject *s, const struct implementation *self, enum ref
                                    .mean = r.mean_ratio,
                                    .direction = r.direction_ratio,
                                    .judged = 1,
-                                   .statistical = s->statistical,
+                                   .statistical = statistical,
                                    .outside = r.overflow_count > 0,
                                    .alarms = alarm});
 }
