@@ -139,7 +139,7 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
     r->rms_ratio = ratio(sqrt(t->squares), sqrt(t->bias_squares) + sqrt(squares));
     r->direction_share = ratio(t->share, t->squares);
     const double rounding = fmax(fabs(t->rounding), fabs(t->shifted)) + judge_most_tied(t->tied);
-    const double systematic = rounding + fabs(t->shift) + t->bias;
+    const double systematic = rounding + judge_shift_toward(t->error, t->shift) + t->bias;
     r->mean_ratio = ratio(fabs(r->mean_error), (systematic + sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
