@@ -44,7 +44,7 @@ static void *fill(int at, int64_t heads, int64_t rows, double mean, double (*val
         for (int64_t r = 0; r < rows; ++r)
             for (int64_t c = 0; c < DIM; ++c) {
                 double *const value = &values[h * rows + r][c];
-                *value = ref_round(ATTEST_BF16, mean + judge_normal(&g));
+                *value = ref_round(ATTEST_BF16, (c % 2 ? mean : -mean) + judge_normal(&g));
                 ref_store(ATTEST_BF16, f->bf16[at], (r * heads + h) * DIM + c, *value);
             }
     return f->bf16[at];

@@ -143,6 +143,46 @@ Test(verdict, one_wrong_number_is_found_where_it_is)
     fixture_free(&f);
 }
 
+/* One number of a tensor is off by that share of its bound, by which the report says why. */
+static void expect_remark(struct fixture *f, const char *tensor, void *data, int64_t at, double share, const char *remark)
+{
+    float *const number = (float *)data + at;
+    const float right = *number;
+    *number = right + 1;
+    written(*f, all_names);
+    expect_exit(1, "--causal --family tiny");
+    json_t *root = audit_json();
+    const double bound = json_real_value(json_object_get(json_of_tensor(root, 0, tensor), "bound"));
+    const double want = json_real_value(json_object_get(json_of_tensor(root, 0, tensor), "want"));
+    json_decref(root);
+    *number = (float)(want + share * bound);
+    written(*f, all_names);
+    expect_exit(0, "--causal --family tiny");
+    if (remark != NULL) expect_text(audit_stdout(), remark);
+    else cr_expect_null(strstr(audit_stdout(), "the share "), "%s", audit_stdout());
+    *number = right;
+}
+
+Test(verdict, a_share_near_1_has_its_row_explained)
+{
+    struct fixture f = fixture_new(64, 64, 2, 1);
+    f.problem.window_right = 0;
+    f.problem.q.dtype = ATTEST_FP32;
+    fixture_make(&f);
+    memset((float *)f.q + 127 * 16, 0, 16 * sizeof(float)); /* row 63 of head 1 weighs all keys alike */
+    memset((float *)f.q + 3 * 16, 0, 16 * sizeof(float));   /* and so does row 1 */
+    fixture_answer(&f);
+    expect_remark(&f, "o", f.o, 3 * 16 + 5, 0.9,
+                  "of o is that of a row of 2 keys, with weights as of 2 equal ones: of so few, one rounding "
+                  "may be all of the bound");
+    expect_remark(&f, "o", f.o, 127 * 16 + 5, 0.9,
+                  "of o is that of a row of 64 keys, with weights as of 64 equal ones: roundings of so many "
+                  "seldom have one sign");
+    expect_remark(&f, "dk", f.dk, 61 * 16 + 2, 0.9, "of dk is that of a key that 6 query rows see");
+    expect_remark(&f, "o", f.o, 3 * 16 + 5, 0.5, NULL);
+    fixture_free(&f);
+}
+
 Test(verdict, a_nan_fails_and_is_counted)
 {
     struct fixture f = fixture_new(24, 24, 4, 2);
