@@ -30,6 +30,7 @@ const struct implementation emulations[] = {
     UNKIND_EMULATION_OF("portable-short-unkind", &ref_kernel_recipes[6], 128), /* kernels/short_....cu */
     EMULATION_OF("portable-scaled", &ref_kernel_recipes[15], 128),
     UNKIND_EMULATION_OF("portable-scaled-unkind", &ref_kernel_recipes[15], 128),
+    EMULATION("lazy", 5, 16),
     {0},
 };
 

@@ -194,7 +194,8 @@ static void judge(struct subject *s, const struct implementation *self, enum ref
     const bool statistical = s->statistical && !self->is_unkind; /* an unkind one errs to one side where it can */
     struct ref_report r;
     ref_judge(&c->p, &c->a.forward, t, result_of(c, t), s->oracle[t], &s->bounds[t], statistical, &r);
-    if (statistical && ref_judge_tiles(&c->p, &c->a, t, result_of(c, t), s->oracle[t], &s->bounds[t], threads, &r))
+    if (statistical &&
+        ref_judge_tiles(&c->p, &c->a, self->recipe, t, result_of(c, t), s->oracle[t], &s->bounds[t], threads, &r))
         abort();
     const bool alarm = r.verdict == REF_FAIL;
     if (alarm) complain(s, self, t, &r);

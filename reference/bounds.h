@@ -145,12 +145,13 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
 
 /* Tests errors of o, dq, dk or dv, of at most 4096 rows, against what tiles of 64 keys, or of 64 query rows, contribute
  * and against what delta does, and puts the strongest and the verdict into the report of ref_judge, which was
- * statistical. The bound has sigma and bias. dout is read if it is there. threads: 0 for all cores; the result does not
+ * statistical. The bound is the recipe's, with sigma and bias. dout is read if it is there. threads: 0 for all cores; the result does not
  * depend on it. Of other tensors it does nothing.
  * Errors   OUT_OF_MEMORY. */
 enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct attest_backward_args *a,
-                                   enum ref_tensor tensor, const void *got, const double *oracle,
-                                   const struct ref_bound *bound, int threads, struct ref_report *report);
+                                   const struct attest_recipe *recipe, enum ref_tensor tensor, const void *got,
+                                   const double *oracle, const struct ref_bound *bound, int threads,
+                                   struct ref_report *report);
 
 /* What the errors look like, in words: "o scaled by 1.001". Of a report with a direction_ratio above 1. Writes at most
  * `size` bytes. */

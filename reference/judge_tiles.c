@@ -27,6 +27,7 @@ struct context {
     const double *oracle;
     const struct ref_bound *bound;
     bool is_k;                      /* rows of the tensor are keys */
+    bool lags;                      /* weights may be more than 1 */
     int64_t heads, features;
     int64_t count, every;           /* shapes; of so many units one is looked at */
     struct worker *workers;
@@ -204,20 +205,29 @@ static void walk(const struct context *z, struct worker *w)
 
 /* ---- weights that round alike ---- */
 
+/* What rounding to `f` adds to y > 0; split is 2^(53 - its digits) + 1 (Dekker). */
+static double rounding_of(const struct ref_format *f, int32_t dtype, double split, double y)
+{
+    const double product = split * y;
+    return (y < f->min_normal ? ref_round(dtype, y) : product - (product - y)) - y;
+}
+
 /* Weights that are alike round alike, or by a function of their scores: of weights relative to the row's maximum, and to
- * maxima before it, of which the place within a step of the format has 8 phases. */
+ * maxima before it, of which the place within a step of the format has 8 phases. What is above such a maximum had a later
+ * one, unless maxima lag. */
 static void add_alike(const struct context *z, struct worker *w, int64_t count)
 {
     const int32_t dtype = z->pass.p->v.dtype;
-    const double step = ref_format(dtype)->unit_roundoff;
+    const struct ref_format *const format = ref_format(dtype);
+    const double step = format->unit_roundoff, split = ldexp(1, 52 - format->fraction_bits) + 1;
     for (int k = 0; k < PHASES; ++k) {
-        memset(w->matrix, 0, sizeof w->matrix);
         for (int64_t i = 0; i < JUDGE_SCORES; ++i) {
-            const double top = w->most[i / JUDGE_TILE], last = w->tile.p[i] / top;
+            w->matrix[i] = 0.0;
             if (!(w->tile.kept[i] > 0.0)) continue;
+            const double top = w->most[i / JUDGE_TILE], last = w->tile.p[i] / top;
             double y = last * (1 + step * k / PHASES);
-            if (y > 1) y = last; /* above the maximum: that was not yet the key's */
-            w->matrix[i] = w->tile.kept[i] / w->tile.p[i] * top * (ref_round(dtype, y) - y);
+            if (y > 1 && !z->lags) y = last;
+            w->matrix[i] = w->tile.kept[i] / last * rounding_of(format, dtype, split, y);
         }
         clear(z, w, w->now);
         add_product(z, w, w->matrix, w->right, count, w->now);
@@ -372,11 +382,12 @@ static void release(struct context *z, int threads)
 }
 
 enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct attest_backward_args *a,
-                                   enum ref_tensor tensor, const void *got, const double *oracle,
-                                   const struct ref_bound *bound, int threads, struct ref_report *report)
+                                   const struct attest_recipe *recipe, enum ref_tensor tensor, const void *got,
+                                   const double *oracle, const struct ref_bound *bound, int threads,
+                                   struct ref_report *report)
 {
     struct context z = {.tensor = tensor, .got = got, .oracle = oracle, .bound = bound, .is_k = tensor >= REF_DK,
-                        .lock = REF_LOCK_INIT};
+                        .lags = recipe->rescale_log2 > 0, .lock = REF_LOCK_INIT};
     int64_t units = 0, most = 0;
     if (tensor == REF_LSE || tensor > REF_DV) return ATTEST_OK;
     z.heads = z.is_k ? p->num_heads_kv : p->num_heads_q;
