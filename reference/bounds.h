@@ -23,7 +23,8 @@ extern "C" {
 /* The recipes that come with the project, ended by name == NULL: "fp32" (fp32 everywhere, rounds only at the
  * end), "mixed" (16-bit operands, fp32 accumulation, exact delta), "flash" (16-bit operands, fp32
  * accumulation, delta from the rounded o), "ampere" and "hopper" (flash with those tensor cores'
- * accumulation). */
+ * accumulation and ds of p in fp32), "lazy" (the same with any accumulation; o is rescaled only where the maximum has
+ * grown by more than 2^8). */
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
