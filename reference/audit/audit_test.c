@@ -143,6 +143,32 @@ Test(verdict, one_wrong_number_is_found_where_it_is)
     fixture_free(&f);
 }
 
+/* Two keys with scores 0 and 3.5: relative to the first the other's weight is 33.1, and 33 in bf16. A kernel whose maximum
+ * lags is off by that, which is more than one whose largest weight is 1 may be; but not by three times that. */
+Test(verdict, a_lagging_maximum_is_within_lazy_alone)
+{
+    struct fixture f = fixture_new(8, 2, 1, 1);
+    fixture_make(&f);
+    for (int i = 0; i < 16; ++i) {
+        for (int r = 0; r < 8; ++r) ref_store(ATTEST_BF16, f.q, r * 16 + i, i == 0);
+        for (int j = 0; j < 2; ++j) {
+            ref_store(ATTEST_BF16, f.k, j * 16 + i, i == 0 && j == 1 ? 14 : 0);
+            ref_store(ATTEST_BF16, f.v, j * 16 + i, j == 1 ? 1 + i / 128.0 : 0);
+        }
+    }
+    fixture_answer(&f);
+    const double weight = exp(3.5), rounded = ref_round(ATTEST_BF16, weight);
+    for (int times = 0; times < 4; ++times) {
+        for (int i = 0; i < 8 * 16; ++i)
+            ref_store(ATTEST_BF16, f.o, i, (weight + times * (rounded - weight)) / (weight + 1) * (1 + i % 16 / 128.0));
+        written(f, "o,lse");
+        if (times < 2) expect_exit(0, "--recipe lazy --family tiny");
+        if (times < 2) expect_exit(times, "--recipe hopper --family tiny");
+        if (times == 3) expect_exit(1, "--recipe lazy --family tiny");
+    }
+    fixture_free(&f);
+}
+
 /* One number of a tensor is off by that share of its bound, by which the report says why. */
 static void expect_remark(struct fixture *f, const char *tensor, void *data, int64_t at, double share, const char *remark)
 {
