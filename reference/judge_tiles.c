@@ -28,6 +28,7 @@ struct context {
     const struct ref_bound *bound;
     bool is_k;                      /* rows of the tensor are keys */
     bool lags;                      /* weights may be more than 1 */
+    bool has_alike;                 /* numbers that are alike may round alike */
     int64_t heads, features;
     int64_t count, every;           /* shapes; of so many units one is looked at */
     struct worker *workers;
@@ -67,7 +68,7 @@ static void add_shape(const struct context *z, struct worker *w, int64_t n, cons
             if (!(w->errors[at].expected > 0.0) || shape[at] == 0.0) continue;
             judge_direction_add(d, &w->errors[at], shape[at]);
             const double weight = shape[at] / w->errors[at].expected;
-            if (z->tensor != REF_O || !isfinite(weight)) continue;
+            if (!z->has_alike || !isfinite(weight)) continue;
             for (int k = 0; k < PHASES; ++k) w->of_alike[n * PHASES + k] += weight * w->alike[at][k];
         }
         judge_direction_end_row(d, INFINITY);
@@ -235,14 +236,37 @@ static void add_alike(const struct context *z, struct worker *w, int64_t count)
     }
 }
 
-/* First the largest weight of each row, then what rounding does to all. */
+/* Of keys that dropout takes away ds is -p delta: as alike as p is. */
+static void find_alike_ds(const struct context *z, struct worker *w)
+{
+    const int32_t dtype = z->pass.p->q.dtype;
+    const double scale = z->pass.p->softmax_scale;
+    const int64_t group = z->pass.p->num_heads_q / z->pass.p->num_heads_kv;
+    for (int64_t t = 0; t < w->tiles; ++t)
+        for (int64_t g = 0; g < (z->is_k ? group : 1); ++g) {
+            const int64_t h = z->is_k ? w->h * group + g : w->h, count = compute_tile(z, w, t, h);
+            judge_load(&z->pass, z->tensor, w->b, z->is_k ? h : h / group, t * JUDGE_TILE, count, w->right);
+            for (int64_t i = 0; i < JUDGE_SCORES; ++i) {
+                const double ds = w->tile.ds[i] / scale, rounded = ref_round(dtype, ds);
+                w->matrix[i] = ds != 0.0 && isfinite(rounded) ? scale * (rounded - ds) : 0.0;
+            }
+            clear(z, w, w->now);
+            add_product(z, w, w->matrix, w->right, count, w->now);
+            for (int64_t at = 0; at < w->rows * z->features; ++at) w->alike[at][0] += w->now[at];
+        }
+}
+
+/* Of weights first the largest of each row, then what rounding does to all. */
 static void find_alike(const struct context *z, struct worker *w)
 {
-    const int32_t dtype = z->pass.p->v.dtype;
     const int64_t group = z->pass.p->num_heads_q / z->pass.p->num_heads_kv;
     memset(w->alike, 0, (size_t)(w->rows * z->features) * sizeof *w->alike);
     memset(w->most, 0, sizeof w->most);
-    if (z->tensor != REF_O || (dtype != ATTEST_BF16 && dtype != ATTEST_FP16)) return;
+    if (!z->has_alike) return;
+    if (z->tensor != REF_O) {
+        find_alike_ds(z, w);
+        return;
+    }
     for (int64_t t = 0; t < w->tiles; ++t) {
         compute_tile(z, w, t, w->h);
         for (int64_t i = 0; i < JUDGE_SCORES; ++i) w->most[i / JUDGE_TILE] = fmax(w->most[i / JUDGE_TILE], w->tile.p[i]);
@@ -381,13 +405,20 @@ static void release(struct context *z, int threads)
     judge_pass_clear(&z->pass);
 }
 
+static bool has_alike(const struct attest_problem *p, const struct attest_recipe *recipe, enum ref_tensor tensor)
+{
+    const bool of_ds = (tensor == REF_DQ || tensor == REF_DK) && p->dropout_p > 0 && recipe->round_ds == 1;
+    const int32_t dtype = tensor == REF_O ? p->v.dtype : p->q.dtype;
+    return (tensor == REF_O || (of_ds && p->softmax_scale != 0.0f)) && (dtype == ATTEST_BF16 || dtype == ATTEST_FP16);
+}
+
 enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct attest_backward_args *a,
                                    const struct attest_recipe *recipe, enum ref_tensor tensor, const void *got,
                                    const double *oracle, const struct ref_bound *bound, int threads,
                                    struct ref_report *report)
 {
     struct context z = {.tensor = tensor, .got = got, .oracle = oracle, .bound = bound, .is_k = tensor >= REF_DK,
-                        .lags = recipe->rescale_log2 > 0, .lock = REF_LOCK_INIT};
+                        .lags = recipe->rescale_log2 > 0, .has_alike = has_alike(p, recipe, tensor), .lock = REF_LOCK_INIT};
     int64_t units = 0, most = 0;
     if (tensor == REF_LSE || tensor > REF_DV) return ATTEST_OK;
     z.heads = z.is_k ? p->num_heads_kv : p->num_heads_q;
