@@ -72,7 +72,8 @@ double judge_direction_ratio(const struct judge_direction *d, double false_alarm
 {
     if (d->projection == 0.0) return 0.0;
     const double random = sqrt(2 * log(2 / false_alarm) * d->variance);
-    const double known = judge_shift_toward(d->projection, d->shift) + fmax(fabs(d->rounding), fabs(d->shifted)) + judge_most_tied(d->tied);
+    const double known = judge_shift_toward(d->projection, d->shift) +
+                         fmax(fabs(d->rounding), fabs(d->shifted)) + judge_most_tied(d->tied);
     return fabs(d->projection) / (d->bias + known + random);
 }
 

@@ -90,8 +90,8 @@ static void add_product(const struct context *z, struct worker *w, const double 
                         int64_t count, double *out)
 {
     ref_pack(count, z->features, others, z->features, 1, count, w->panels);
-    ref_vector()->gemm(w->rows, z->features, count, matrix, z->is_k ? 1 : JUDGE_TILE, z->is_k ? JUDGE_TILE : 1, w->panels,
-                       count, true, out, z->features);
+    ref_vector()->gemm(w->rows, z->features, count, matrix, z->is_k ? 1 : JUDGE_TILE, z->is_k ? JUDGE_TILE : 1,
+                       w->panels, count, true, out, z->features);
 }
 
 /* out -= o times what the weights of each row come to. */
@@ -269,7 +269,8 @@ static void find_alike(const struct context *z, struct worker *w)
     }
     for (int64_t t = 0; t < w->tiles; ++t) {
         compute_tile(z, w, t, w->h);
-        for (int64_t i = 0; i < JUDGE_SCORES; ++i) w->most[i / JUDGE_TILE] = fmax(w->most[i / JUDGE_TILE], w->tile.p[i]);
+        for (int64_t i = 0; i < JUDGE_SCORES; ++i) 
+            w->most[i / JUDGE_TILE] = fmax(w->most[i / JUDGE_TILE], w->tile.p[i]);
     }
     for (int64_t t = 0; t < w->tiles; ++t) {
         const int64_t count = compute_tile(z, w, t, w->h);
@@ -284,7 +285,8 @@ static void find_alike(const struct context *z, struct worker *w)
 static void load_errors(const struct context *z, struct worker *w)
 {
     const struct attest_problem *p = z->pass.p;
-    const struct attest_tensor *const tensors[] = {[REF_O] = &p->o, [REF_DQ] = &p->dq, [REF_DK] = &p->dk, [REF_DV] = &p->dv};
+    const struct attest_tensor *const tensors[] = {
+        [REF_O] = &p->o, [REF_DQ] = &p->dq, [REF_DK] = &p->dk, [REF_DV] = &p->dv};
     const struct attest_tensor *const t = tensors[z->tensor];
     const struct ref_sequence s = ref_sequence(p, &z->pass.a->forward, w->b);
     for (int64_t r = 0; r < w->rows; ++r) {
@@ -299,8 +301,9 @@ static void load_errors(const struct context *z, struct worker *w)
             struct judge_error *const e = &w->errors[at + x];
             finite = finite && isfinite(want) && isfinite(got) && isfinite(z->bound->bound[from + x]);
             w->want[at + x] = isfinite(want) ? want : 0.0;
-            *e = finite ? judge_error_of(t->dtype, got, want, z->bound->sigma[from + x], z->bound->bias[from + x], shift)
-                        : (struct judge_error){.expected = 0.0};
+            *e = (struct judge_error){.expected = 0.0};
+            if (finite)
+                *e = judge_error_of(t->dtype, got, want, z->bound->sigma[from + x], z->bound->bias[from + x], shift);
             if (e->expected > 0.0) squares += e->error * e->error / e->expected;
         }
         for (int64_t x = 0; x < z->features && !finite; ++x) w->errors[at + x].expected = 0.0;
@@ -418,7 +421,8 @@ enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct 
                                    struct ref_report *report)
 {
     struct context z = {.tensor = tensor, .got = got, .oracle = oracle, .bound = bound, .is_k = tensor >= REF_DK,
-                        .lags = recipe->rescale_log2 > 0, .has_alike = has_alike(p, recipe, tensor), .lock = REF_LOCK_INIT};
+                        .lags = recipe->rescale_log2 > 0, .has_alike = has_alike(p, recipe, tensor),
+                        .lock = REF_LOCK_INIT};
     int64_t units = 0, most = 0;
     if (tensor == REF_LSE || tensor > REF_DV) return ATTEST_OK;
     z.heads = z.is_k ? p->num_heads_kv : p->num_heads_q;

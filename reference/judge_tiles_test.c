@@ -126,7 +126,8 @@ TestSuite(judge_tiles, .init = set_up, .fini = tear_down);
 /* What score (h, i, j) gives to the tensor is weight times operand, added at row `at` of the canonical array. */
 static void add(enum ref_tensor t, int64_t h, int64_t i, int64_t j, double weight, int64_t operand_row)
 {
-    const double *const operands[] = {[REF_O] = f->v[0], [REF_DQ] = f->k[0], [REF_DK] = f->q[h][0], [REF_DV] = f->dout[h][0]};
+    const double *const operands[] = {
+        [REF_O] = f->v[0], [REF_DQ] = f->k[0], [REF_DK] = f->q[h][0], [REF_DV] = f->dout[h][0]};
     const int64_t at = t >= REF_DK ? j : i * HEADS + h;
     for (int64_t c = 0; c < DIM; ++c) f->shape[at * DIM + c] += weight * operands[t][operand_row * DIM + c];
 }
@@ -196,7 +197,8 @@ static struct ref_report judge(enum ref_tensor t, double size, int threads)
     const int64_t count = (t >= REF_DK ? KEYS : ROWS * HEADS) * DIM;
     for (int64_t i = 0; i < count; ++i) ref_store(ATTEST_BF16, f->got, i, f->oracle[t][i] + size * f->shape[i]);
     ref_judge(&f->p, &f->a.forward, t, f->got, f->oracle[t], &f->bounds[t], 1, &r);
-    cr_assert_eq(ref_judge_tiles(&f->p, &f->a, ref_recipe("hopper"), t, f->got, f->oracle[t], &f->bounds[t], threads, &r), ATTEST_OK);
+    cr_assert_eq(ref_judge_tiles(&f->p, &f->a, ref_recipe("hopper"), t, f->got, f->oracle[t], &f->bounds[t], threads, &r),
+                 ATTEST_OK);
     return r;
 }
 
@@ -239,8 +241,8 @@ Test(judge_tiles, planted_shapes_are_seen_by_no_other_check_and_named)
                r.mean_ratio);
         fflush(stdout);
         cr_expect_eq(r.verdict, REF_FAIL);
-        cr_expect(r.use <= 1 && r.rms_ratio <= 1 && r.mean_ratio <= 1, "%s: use %g, rms %g, mean %g", e->text, r.use, r.rms_ratio,
-                  r.mean_ratio);
+        cr_expect(r.use <= 1 && r.rms_ratio <= 1 && r.mean_ratio <= 1, "%s: use %g, rms %g, mean %g", e->text,
+                  r.use, r.rms_ratio, r.mean_ratio);
         cr_expect_gt(r.direction_ratio, 1, "%s: %g", e->text, r.direction_ratio);
         cr_expect_eq(r.direction, e->direction);
         cr_expect_float_eq(r.direction_size / e->size, 1, 0.1, "%s: %g", e->text, r.direction_size);
