@@ -118,6 +118,7 @@ struct case_request {
     uint64_t needs, forbids;   /* features */
     uint64_t families;         /* bit per family; 0: all */
     int64_t max_work;          /* most scores x head_dim; 0: the generator's own mixture, median above 2^16 */
+    int64_t head_dim;          /* 1 .. 256; 0: the generator's own mixture */
 };
 
 /* Draws, fills with values and lays out. */

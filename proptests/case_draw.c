@@ -109,7 +109,8 @@ static void draw_heads(struct drawing *d)
         if (p->num_heads_q % n == 0 && !(equal && n < p->num_heads_q) && !(gqa && n == p->num_heads_q))
             divisors[count++] = n;
     p->num_heads_kv = pick(d, divisors, count);
-    p->head_dim = choose_proposed(d->choices, 1, 256, below(d, 4) ? dims[below(d, 10)] : dims[below(d, COUNT(dims))]);
+    const int64_t dim = below(d, 4) ? dims[below(d, 10)] : dims[below(d, COUNT(dims))];
+    p->head_dim = choose_proposed(d->choices, 1, 256, d->request->head_dim ? d->request->head_dim : dim);
     p->head_dim_v = p->head_dim;
     span_begin(d->choices);
     if (feature(d, F_HEAD_DIM_V)) {

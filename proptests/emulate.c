@@ -30,6 +30,7 @@ const struct implementation emulations[] = {
     UNKIND_EMULATION_OF("portable-short-unkind", &ref_kernel_recipes[6], 128), /* kernels/short_....cu */
     EMULATION_OF("portable-scaled", &ref_kernel_recipes[15], 128),
     UNKIND_EMULATION_OF("portable-scaled-unkind", &ref_kernel_recipes[15], 128),
+    EMULATION("lazy", 5, 16),
     {0},
 };
 
@@ -50,7 +51,8 @@ enum attest_status emulate_merge(const struct implementation *self, const struct
 struct rows {
     int64_t r0, count;
     float q[TILE_Q * MAX_FEATURES];
-    float max[TILE_Q], sum[TILE_Q]; /* of the exponents; of exp(x - max) */
+    float max[TILE_Q], sum[TILE_Q]; /* of the exponents, or one that lags; of exp(x - max) */
+    float most[TILE_Q];             /* of the exponents */
     float o[TILE_Q][MAX_FEATURES];  /* sum of p v, p = exp(x - max) */
     float base[TILE_Q];             /* that its biases and scores are taken less of */
     bool seen[TILE_Q];              /* the row has seen a key */
@@ -69,6 +71,7 @@ static void start_rows(const struct head *head, int64_t r0, struct rows *rows)
     memset(rows->o, 0, sizeof rows->o);
     for (int64_t i = 0; i < TILE_Q; ++i) { /* a sink is a key with that score and no value */
         rows->max[i] = head->p->has_sink ? head->a->sink[head->h] - rows->base[i] : -INFINITY;
+        rows->most[i] = rows->max[i];
         rows->sum[i] = rows->max[i] == -INFINITY ? 0.0f : 1.0f;
         rows->seen[i] = false;
         if (MUTANT(head, MUTANT_FINITE_INFINITY)) rows->max[i] = max_or_nan(rows->max[i], -5e4f);
@@ -107,7 +110,10 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
     if (max == -INFINITY && MUTANT(head, MUTANT_MAXIMUM_RESET)) max = 0.0f;
     if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
 
-    if (max - rows->max[i] <= head->self->recipe->rescale_log2 * 0.6931471f) max = rows->max[i];
+    const bool lags = max - rows->max[i] <= head->self->recipe->rescale_log2 * 0.6931471f;
+    rows->most[i] = max;
+    if (lags && MUTANT(head, MUTANT_RESCALE_LOST)) rows->max[i] = max;
+    if (lags) max = rows->max[i];
     const bool stays = rows->max[i] == max && max != -INFINITY; /* so does what was added up, exactly */
     const float alpha = stays ? 1.0f : head_exp(head, 0, rows->max[i] - max, 0.0f, 0);
     rows->max[i] = max;
@@ -162,7 +168,8 @@ static void finish_rows(const struct head *head, const struct rows *rows)
     for (int64_t i = 0; i < rows->count; ++i) {
         const float max = rows->max[i], sum = rows->sum[i];
         const bool is_empty = !rows->seen[i] && sum == 0.0f; /* what was added up is 0, and stays so */
-        const float lse = rows->base[i] + (isfinite(max) ? max + logf(sum) : max);
+        const float of_lse = MUTANT(head, MUTANT_LSE_OF_MAXIMUM) ? rows->most[i] : max;
+        const float lse = rows->base[i] + (isfinite(of_lse) ? of_lse + logf(sum) : of_lse);
         const float scale = ldexpf(head->drop_scale / sum, -rows->power);
         store_row(head, rows->r0 + i, rows->o[i], is_empty ? 1.0f : scale, lse);
     }

@@ -294,6 +294,7 @@ static enum attest_status forward_by_batch(const struct implementation *self, co
                        .backward = backward, .merge = MERGE, .tile_k = TILE_K}
 #define TINY_TILES(NAME, KIND) IMPLEMENTATION(NAME, 0, KIND, forward, emulate_merge, 2)
 #define FLASH(NAME, KIND) IMPLEMENTATION(NAME, 2, KIND, forward, emulate_merge, 16)
+#define LAZY(NAME, KIND) IMPLEMENTATION(NAME, 5, KIND, forward, emulate_merge, 16)
 #define MERGE(NAME, FUNCTION) IMPLEMENTATION(NAME, 0, MUTANT_WRAPPER, forward, FUNCTION, 2)
 #define MISREADS(NAME, FUNCTION, PASSES) TINY_TILES(NAME, MUTANT_WRAPPER), .misread = FUNCTION, .passes = PASSES
 #define SPOILS(NAME, FUNCTION) TINY_TILES(NAME, MUTANT_WRAPPER), .spoil = FUNCTION
@@ -389,6 +390,10 @@ const struct mutant mutants[] = {
      .bug = "writer and reducer of partial o disagree on the stride", SHRINKS_TO(2, 1)},
     {SPOILS("uniform-row", spoil_uniform_row), .row = 65, .museum = "apex PR#1444",
      .bug = "a row that is masked averages all values", SHRINKS_TO(1, 1)},
+    {LAZY("rescale-lost", MUTANT_RESCALE_LOST), .row = 0, .museum = "not known to have shipped",
+     .bug = "a rescaling that is left out, but not the new maximum", SHRINKS_TO(1, 17)},
+    {LAZY("lse-of-maximum", MUTANT_LSE_OF_MAXIMUM), .row = 0, .museum = "not known to have shipped",
+     .bug = "lse of the running maximum, of which the sum is not", SHRINKS_TO(1, 17)},
     {FLASH("p-truncated", MUTANT_P_TRUNCATED), .row = 0, .museum = "arXiv:2510.04212",
      .bug = "p is cut off to 16 bits, so its errors all have one sign", SHRINKS_TO(1, 4)},
     {SPOILS("one-nan", spoil_one_nan), .row = 0, .museum = "cubecl PR#1070",

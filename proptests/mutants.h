@@ -16,6 +16,8 @@ enum {
     MUTANT_MASKED_NAN,          /* p = 0 is multiplied with masked values */
     MUTANT_BIAS_FINITE,         /* a bias of -inf is the lowest finite number */
     MUTANT_TAIL_DROPPED,        /* the last tile is left out where it is not full */
+    MUTANT_RESCALE_LOST,        /* weights take a maximum to which o and the sum, which lag, are not rescaled */
+    MUTANT_LSE_OF_MAXIMUM,      /* lse has the running maximum where weights are relative to one that lags */
     MUTANT_P_TRUNCATED,         /* p is cut off to 16 bits, not rounded */
     MUTANT_SOFTCAP_SELF,        /* s tanh(s / softcap) */
     MUTANT_HEAD_SPLIT,          /* KV head h mod num_heads_kv */

@@ -228,8 +228,9 @@ int64_t ref_block_exponents(const struct ref_block *block, int64_t r, double *x,
     const struct attest_problem *p = head->p;
     int64_t first, last, visible = 0;
     window_of(head, block->first_row + r, &first, &last);
-    *base = ref_largest_bias(p, head->a, &head->s, head->b, block->h, block->first_row + r, first, last);
-    first -= block->first_key, last -= block->first_key;
+    if (base) *base = ref_largest_bias(p, head->a, &head->s, head->b, block->h, block->first_row + r, first, last);
+    first = smaller(larger(first - block->first_key, 0), block->last_key - block->first_key);
+    last = smaller(larger(last - block->first_key, first), block->last_key - block->first_key);
     ref_vector()->scale(block->width, p->softmax_scale, x);
     for (int64_t c = 0; c < first; ++c) x[c] = -INFINITY;
     for (int64_t c = last; c < block->width; ++c) x[c] = -INFINITY;
@@ -239,7 +240,7 @@ int64_t ref_block_exponents(const struct ref_block *block, int64_t r, double *x,
         for (int64_t c = 0; c < block->width; ++c) t[c] = c < first || c >= last ? 0.0 : x[c];
     if (!p->mask.dtype && !p->block_mask.dtype && !p->bias.dtype && !p->has_alibi) return last - first;
     for (int64_t c = first; c < last; ++c)
-        visible += add_bias(head, block->h, block->first_row + r, block->first_key + c, *base, x + c);
+        visible += add_bias(head, block->h, block->first_row + r, block->first_key + c, base ? *base : 0.0, x + c);
     return visible;
 }
 

@@ -63,8 +63,8 @@ enum attest_status ref_for_each_block(const struct ref_pass *pass);
 bool ref_load_finite(int32_t dtype, const void *data, int64_t offset, int64_t count, double *out);
 
 /* q.k of row r of the block (r counted in the block) to exponents: x on entry the products, on return the score
- * that the exponential sees, less base as in struct ref_row, -inf where not visible. t, unless NULL: the score after
- * softcap, 0 outside of the window. Returns the number of visible keys. */
+ * that the exponential sees, less base as in struct ref_row (NULL: of nothing less), -inf where not visible. t, unless
+ * NULL: the score after softcap, 0 outside of the window. Returns the number of visible keys of the block. */
 int64_t ref_block_exponents(const struct ref_block *block, int64_t r, double *x, double *t, double *base);
 
 /* Whether row r sees a special key. */

@@ -23,7 +23,8 @@ extern "C" {
 /* The recipes that come with the project, ended by name == NULL: "fp32" (fp32 everywhere, rounds only at the
  * end), "mixed" (16-bit operands, fp32 accumulation, exact delta), "flash" (16-bit operands, fp32
  * accumulation, delta from the rounded o), "ampere" and "hopper" (flash with those tensor cores'
- * accumulation). */
+ * accumulation and ds of p in fp32), "lazy" (the same with any accumulation; o is rescaled only where the maximum has
+ * grown by more than 2^8). */
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
@@ -102,10 +103,15 @@ enum ref_direction {
     REF_NEXT_HEAD,
     REF_SCALED_HEAD,
     REF_SCALED_TILE,
-    REF_TILE_OF_KEYS,          /* from here on ref_judge_keys: what 64 keys contribute */
-    REF_EARLIER_TILES, /* what all keys before a tile contribute */
-    REF_SCORES_SCALED, /* the derivative by a factor of all scores */
-    REF_ALONG_DOUT,
+    REF_ONE_TILE, /* from here on ref_judge_tiles: what 64 keys contribute, or to dk and dv 64 query rows */
+    REF_EARLIER_TILES, /* what all before a tile contribute */
+    REF_SPLIT,         /* what a half, a quarter or an eighth of all tiles contributes */
+    REF_STALE_TILE,    /* what a tile contributes with the operand of the tile before less what it does with its own */
+    REF_STALE_SCORES,  /* of o: with the scores of the tile before, less its own */
+    REF_SCORES_SCALED, /* of o: the derivative by a factor of all scores */
+    REF_ALONG_DOUT,    /* of o */
+    REF_DELTA_SHIFTED, /* of dq and dk: the derivative by delta, every row's alike, */
+    REF_DELTA_SCALED,  /* and by a factor of it */
     REF_NUM_DIRECTIONS
 };
 
@@ -124,7 +130,7 @@ struct ref_report {
     enum ref_direction direction;  /* of those above 1 the one that most of the error is; else the one of that ratio */
     double direction_size;         /* how much of the shape there is: 0.001 of a result that is 1.001 times itself */
     double direction_share;        /* of the squares of all errors that it explains */
-    int64_t direction_index[3];    /* of a head or tile of rows: b, first row, head; of keys: the first of the tile */
+    int64_t direction_index[3];    /* of a head or 64 rows: b, first row, head; of a tile: its first; of a split: which, of how many */
     int64_t nan_count;             /* NaN in got where the oracle has none */
     int64_t overflow_count;        /* elements outside the recipe's domain */
     double rms_bound, rms_oracle;  /* VACUOUS where the first exceeds the second */
@@ -138,11 +144,15 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
                const void *got, const double *oracle, const struct ref_bound *bound, int statistical,
                struct ref_report *report);
 
-/* Tests o's errors, of at most 4096 rows, against what tiles of 64 keys contribute, and puts the strongest and the verdict
- * into the report of ref_judge, which was statistical. The bound has sigma and bias. dout is read if it is there.
+/* Tests errors of o, dq, dk or dv, of at most 4096 rows, against what tiles of 64 keys, or of 64 query rows, contribute
+ * and against what delta does, and puts the strongest and the verdict into the report of ref_judge, which was
+ * statistical. The bound is the recipe's, with sigma and bias. dout is read if it is there. threads: 0 for all cores; the result does not
+ * depend on it. Of other tensors it does nothing.
  * Errors   OUT_OF_MEMORY. */
-enum attest_status ref_judge_keys(const struct attest_problem *p, const struct attest_backward_args *a, const void *got,
-                                  const double *oracle, const struct ref_bound *bound, struct ref_report *report);
+enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct attest_backward_args *a,
+                                   const struct attest_recipe *recipe, enum ref_tensor tensor, const void *got,
+                                   const double *oracle, const struct ref_bound *bound, int threads,
+                                   struct ref_report *report);
 
 /* What the errors look like, in words: "o scaled by 1.001". Of a report with a direction_ratio above 1. Writes at most
  * `size` bytes. */

@@ -27,7 +27,7 @@ struct tally {
      * of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed independent ones. */
     double squares, bias_squares, variance, frobenius, most, excess;
     double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
-    struct judge_direction directions[REF_TILE_OF_KEYS]; /* of the tensor, head or tile in hand */
+    struct judge_direction directions[REF_ONE_TILE]; /* of the tensor, head or tile in hand */
     double number;                                         /* of directions in all */
     double share;                                          /* of the error that the one in the report explains */
 };
@@ -41,7 +41,7 @@ static void end_row(struct tally *t, double along)
     t->most = fmax(t->most, together + t->own_most);
     t->row_sigmas += t->sigma * t->sigma;
     t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
-    for (int d = 0; d < REF_TILE_OF_KEYS; ++d) {
+    for (int d = 0; d < REF_ONE_TILE; ++d) {
         const bool is_result = d == REF_SCALED || d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
         judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY);
     }
@@ -139,7 +139,7 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
     r->rms_ratio = ratio(sqrt(t->squares), sqrt(t->bias_squares) + sqrt(squares));
     r->direction_share = ratio(t->share, t->squares);
     const double rounding = fmax(fabs(t->rounding), fabs(t->shifted)) + judge_most_tied(t->tied);
-    const double systematic = rounding + fabs(t->shift) + t->bias;
+    const double systematic = rounding + judge_shift_toward(t->error, t->shift) + t->bias;
     r->mean_ratio = ratio(fabs(r->mean_error), (systematic + sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
@@ -325,34 +325,4 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
     if (tensor > REF_DV || report->count == 0) return;
     report->use_terms = count_terms(p, a, tensor, report->use_index);
     if (tensor < REF_DK) report->use_keys = count_heavy_keys(p, a, report->use_index);
-}
-
-void ref_describe_direction(const struct ref_report *r, enum ref_tensor tensor, char *text, size_t size)
-{
-    const char *const name = ref_tensor_names[tensor];
-    const long b = (long)r->direction_index[0], row = (long)r->direction_index[1], h = (long)r->direction_index[2];
-    switch (r->direction) {
-    case REF_SCALED: snprintf(text, size, "%s scaled by %.6g", name, 1 + r->direction_size); break;
-    case REF_TRUNCATED:
-        snprintf(text, size, "%s %s by %.2g of half a unit on average", name,
-                 r->direction_size > 0 ? "cut off toward zero" : "rounded away from zero", fabs(r->direction_size));
-        break;
-    case REF_NEXT_ROW: snprintf(text, size, "%.2g of the next row's %s", r->direction_size, name); break;
-    case REF_PREVIOUS_ROW: snprintf(text, size, "%.2g of the previous row's %s", r->direction_size, name); break;
-    case REF_NEXT_HEAD: snprintf(text, size, "%.2g of the next head's %s", r->direction_size, name); break;
-    case REF_SCALED_HEAD:
-        snprintf(text, size, "%s of head %ld of sequence %ld scaled by %.6g", name, h, b, 1 + r->direction_size);
-        break;
-    case REF_TILE_OF_KEYS:
-        snprintf(text, size, "%s with the part of 64 keys from key %ld times %.3g", name, b, 1 + r->direction_size);
-        break;
-    case REF_EARLIER_TILES:
-        snprintf(text, size, "%s with the part of all keys before key %ld times %.6g", name, b, 1 + r->direction_size);
-        break;
-    case REF_SCORES_SCALED: snprintf(text, size, "%s of scores times %.6g", name, 1 + r->direction_size); break;
-    case REF_ALONG_DOUT: snprintf(text, size, "%s with %.3g of dout added", name, r->direction_size); break;
-    default:
-        snprintf(text, size, "%s of 64 rows from row %ld, head %ld, sequence %ld, scaled by %.6g", name, row, h, b,
-                 1 + r->direction_size);
-    }
 }

@@ -2,6 +2,7 @@
 #include "reference/judge_directions.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "reference/formats.h"
 
@@ -65,10 +66,87 @@ void judge_direction_end_row(struct judge_direction *d, double along)
     d->together = d->own = 0.0;
 }
 
+double judge_shift_toward(double error, double shift) { return error * shift > 0.0 ? fabs(shift) : 0.0; }
+
 double judge_direction_ratio(const struct judge_direction *d, double false_alarm)
 {
     if (d->projection == 0.0) return 0.0;
     const double random = sqrt(2 * log(2 / false_alarm) * d->variance);
-    const double known = fabs(d->shift) + fmax(fabs(d->rounding), fabs(d->shifted)) + judge_most_tied(d->tied);
+    const double known = judge_shift_toward(d->projection, d->shift) +
+                         fmax(fabs(d->rounding), fabs(d->shifted)) + judge_most_tied(d->tied);
     return fabs(d->projection) / (d->bias + known + random);
+}
+
+void judge_direction_join(struct judge_direction *to, const struct judge_direction *from)
+{
+    to->projection += from->projection;
+    to->norm += from->norm;
+    to->bias += from->bias;
+    to->shift += from->shift;
+    to->rounding += from->rounding;
+    to->shifted += from->shifted;
+    to->variance += from->variance;
+    for (int n = 0; n < JUDGE_TIES; ++n) to->tied[n] += from->tied[n];
+}
+
+/* Of 64 rows or a head. */
+static void describe_rows(const struct ref_report *r, const char *name, char *text, size_t size)
+{
+    const long b = (long)r->direction_index[0], row = (long)r->direction_index[1], h = (long)r->direction_index[2];
+    if (r->direction == REF_SCALED_HEAD)
+        snprintf(text, size, "%s of head %ld of sequence %ld scaled by %.6g", name, h, b, 1 + r->direction_size);
+    else
+        snprintf(text, size, "%s of 64 rows from row %ld, head %ld, sequence %ld, scaled by %.6g", name, row, h, b,
+                 1 + r->direction_size);
+}
+
+/* Of 64 keys, or 64 query rows, and of more of them. */
+static void describe_tile(const struct ref_report *r, enum ref_tensor tensor, char *text, size_t size)
+{
+    static const char *const operands[] = {[REF_O] = "v", [REF_DQ] = "k", [REF_DK] = "q", [REF_DV] = "dout"};
+    const char *const name = ref_tensor_names[tensor], *const of = tensor >= REF_DK ? "query row" : "key";
+    const long first = (long)r->direction_index[0], count = (long)r->direction_index[1];
+    switch (r->direction) {
+    case REF_ONE_TILE:
+        snprintf(text, size, "%s with the part of 64 %ss from %s %ld times %.3g", name, of, of, first,
+                 1 + r->direction_size);
+        break;
+    case REF_EARLIER_TILES:
+        snprintf(text, size, "%s with the part of all %ss before %s %ld times %.6g", name, of, of, first,
+                 1 + r->direction_size);
+        break;
+    case REF_SPLIT:
+        snprintf(text, size, "%s with split %ld of %ld of its %ss times %.6g", name, first, count, of,
+                 1 + r->direction_size);
+        break;
+    case REF_STALE_TILE:
+        snprintf(text, size, "%s with %s of the 64 %ss before at those from %s %ld, %.3g of it", name,
+                 operands[tensor], of, of, first, r->direction_size);
+        break;
+    default:
+        snprintf(text, size, "%s with scores of the 64 %ss before at those from %s %ld, %.3g of it", name, of, of, first,
+                 r->direction_size);
+    }
+}
+
+void ref_describe_direction(const struct ref_report *r, enum ref_tensor tensor, char *text, size_t size)
+{
+    const char *const name = ref_tensor_names[tensor];
+    switch (r->direction) {
+    case REF_SCALED: snprintf(text, size, "%s scaled by %.6g", name, 1 + r->direction_size); break;
+    case REF_TRUNCATED:
+        snprintf(text, size, "%s %s by %.2g of half a unit on average", name,
+                 r->direction_size > 0 ? "cut off toward zero" : "rounded away from zero", fabs(r->direction_size));
+        break;
+    case REF_NEXT_ROW: snprintf(text, size, "%.2g of the next row's %s", r->direction_size, name); break;
+    case REF_PREVIOUS_ROW: snprintf(text, size, "%.2g of the previous row's %s", r->direction_size, name); break;
+    case REF_NEXT_HEAD: snprintf(text, size, "%.2g of the next head's %s", r->direction_size, name); break;
+    case REF_SCORES_SCALED: snprintf(text, size, "%s of scores times %.6g", name, 1 + r->direction_size); break;
+    case REF_ALONG_DOUT: snprintf(text, size, "%s with %.3g of dout added", name, r->direction_size); break;
+    case REF_DELTA_SHIFTED: snprintf(text, size, "%s of delta with %.3g added", name, r->direction_size); break;
+    case REF_DELTA_SCALED: snprintf(text, size, "%s of delta times %.6g", name, 1 + r->direction_size); break;
+    case REF_SCALED_HEAD:
+    case REF_SCALED_TILE: describe_rows(r, name, text, size); break;
+    default: describe_tile(r, tensor, text, size);
+    }
 }

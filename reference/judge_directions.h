@@ -32,6 +32,10 @@ struct judge_error judge_error_of(int32_t dtype, double got, double want, double
 void judge_direction_add(struct judge_direction *d, const struct judge_error *e, double shape);
 /* along: variance of the row along the shape but for what elements have alone; +inf where it is not known. */
 void judge_direction_end_row(struct judge_direction *d, double along);
+/* Adds what other elements, of other rows, sum up to. */
+void judge_direction_join(struct judge_direction *to, const struct judge_direction *from);
+/* How much of a sum of errors a shift explains: they lie from 0 to it, so nothing of what has the other sign. */
+double judge_shift_toward(double error, double shift);
 /* Of JUDGE_TIES sums the largest, or 0. */
 double judge_most_tied(const double *tied);
 /* The error along the shape, over the most that honest roundings make of it but for a probability of `false_alarm`. */

@@ -25,6 +25,7 @@ void power_judge_init(struct power_judge *j, const struct power_case *kernel, co
     struct power_case *const c = &j->kernel;
     memset(j, 0, sizeof *j);
     *c = *kernel;
+    j->recipe = recipe;
     power_init(c);
     for (int t = REF_O; t <= REF_DV; ++t) {
         const int64_t size = size_of(c, (enum ref_tensor)t);
@@ -62,7 +63,8 @@ double power_judge_fault(struct power_judge *j, enum power_fault fault, double s
     power_run(c);
     const void *const got[] = {c->packed[4], c->packed[5], c->packed[6], c->packed[7], c->packed[8]};
     ref_judge(&c->problem, &c->args.forward, tensor, got[tensor], j->oracle[tensor], &j->bounds[tensor], 1, r);
-    if (tensor == REF_O && ref_judge_keys(&c->problem, &c->args, got[REF_O], j->oracle[REF_O], &j->bounds[REF_O], r))
+    if (ref_judge_tiles(&c->problem, &c->args, j->recipe, tensor, got[tensor], j->oracle[tensor], &j->bounds[tensor], 0,
+                        r))
         abort();
     return fmax(fmax(r->use, r->rms_ratio), fmax(r->mean_ratio, r->direction_ratio));
 }

@@ -7,6 +7,7 @@
 
 /* The oracle and the bounds of a problem, those of gradients given the o and lse of the honest kernel. */
 struct power_judge {
+    const struct attest_recipe *recipe;
     struct power_case kernel;
     double *oracle[REF_DV + 1];
     struct ref_bound bounds[REF_NUM_TENSORS];

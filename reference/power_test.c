@@ -60,7 +60,7 @@ Test(power, lost_values_are_seen_among_32768_keys)
     cr_expect_gt(power_judge_fault(&j, POWER_VALUES_LOST, 512, REF_O, &report), 1.0);
     cr_expect_eq(report.verdict, REF_FAIL);
     cr_expect_gt(power_judge_fault(&j, POWER_TILE_LOST, 1, REF_O, &report), 1.0);
-    cr_expect_eq(report.direction, REF_TILE_OF_KEYS);
+    cr_expect_eq(report.direction, REF_ONE_TILE);
     cr_expect_eq(report.direction_index[0], 16384);
     cr_expect_float_eq(report.direction_size, -1.0, 0.05);
     cr_expect_gt(power_judge_fault(&j, POWER_O_SCALED, 0.02, REF_O, &report), 1.0);

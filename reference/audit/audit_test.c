@@ -143,6 +143,72 @@ Test(verdict, one_wrong_number_is_found_where_it_is)
     fixture_free(&f);
 }
 
+/* Two keys with scores 0 and 3.5: relative to the first the other's weight is 33.1, and 33 in bf16. A kernel whose maximum
+ * lags is off by that, which is more than one whose largest weight is 1 may be; but not by three times that. */
+Test(verdict, a_lagging_maximum_is_within_lazy_alone)
+{
+    struct fixture f = fixture_new(8, 2, 1, 1);
+    fixture_make(&f);
+    for (int i = 0; i < 16; ++i) {
+        for (int r = 0; r < 8; ++r) ref_store(ATTEST_BF16, f.q, r * 16 + i, i == 0);
+        for (int j = 0; j < 2; ++j) {
+            ref_store(ATTEST_BF16, f.k, j * 16 + i, i == 0 && j == 1 ? 14 : 0);
+            ref_store(ATTEST_BF16, f.v, j * 16 + i, j == 1 ? 1 + i / 128.0 : 0);
+        }
+    }
+    fixture_answer(&f);
+    const double weight = exp(3.5), rounded = ref_round(ATTEST_BF16, weight);
+    for (int times = 0; times < 4; ++times) {
+        for (int i = 0; i < 8 * 16; ++i)
+            ref_store(ATTEST_BF16, f.o, i, (weight + times * (rounded - weight)) / (weight + 1) * (1 + i % 16 / 128.0));
+        written(f, "o,lse");
+        if (times < 2) expect_exit(0, "--recipe lazy --family tiny");
+        if (times < 2) expect_exit(times, "--recipe hopper --family tiny");
+        if (times == 3) expect_exit(1, "--recipe lazy --family tiny");
+    }
+    fixture_free(&f);
+}
+
+/* One number of a tensor is off by that share of its bound, by which the report says why. */
+static void expect_remark(struct fixture *f, const char *tensor, void *data, int64_t at, double share, const char *remark)
+{
+    float *const number = (float *)data + at;
+    const float right = *number;
+    *number = right + 1;
+    written(*f, all_names);
+    expect_exit(1, "--causal --family tiny");
+    json_t *root = audit_json();
+    const double bound = json_real_value(json_object_get(json_of_tensor(root, 0, tensor), "bound"));
+    const double want = json_real_value(json_object_get(json_of_tensor(root, 0, tensor), "want"));
+    json_decref(root);
+    *number = (float)(want + share * bound);
+    written(*f, all_names);
+    expect_exit(0, "--causal --family tiny");
+    if (remark != NULL) expect_text(audit_stdout(), remark);
+    else cr_expect_null(strstr(audit_stdout(), "the share "), "%s", audit_stdout());
+    *number = right;
+}
+
+Test(verdict, a_share_near_1_has_its_row_explained)
+{
+    struct fixture f = fixture_new(64, 64, 2, 1);
+    f.problem.window_right = 0;
+    f.problem.q.dtype = ATTEST_FP32;
+    fixture_make(&f);
+    memset((float *)f.q + 127 * 16, 0, 16 * sizeof(float)); /* row 63 of head 1 weighs all keys alike */
+    memset((float *)f.q + 3 * 16, 0, 16 * sizeof(float));   /* and so does row 1 */
+    fixture_answer(&f);
+    expect_remark(&f, "o", f.o, 3 * 16 + 5, 0.9,
+                  "of o is that of a row of 2 keys, with weights as of 2 equal ones: of so few, one rounding "
+                  "may be all of the bound");
+    expect_remark(&f, "o", f.o, 127 * 16 + 5, 0.9,
+                  "of o is that of a row of 64 keys, with weights as of 64 equal ones: roundings of so many "
+                  "seldom have one sign");
+    expect_remark(&f, "dk", f.dk, 61 * 16 + 2, 0.9, "of dk is that of a key that 6 query rows see");
+    expect_remark(&f, "o", f.o, 3 * 16 + 5, 0.5, NULL);
+    fixture_free(&f);
+}
+
 Test(verdict, a_nan_fails_and_is_counted)
 {
     struct fixture f = fixture_new(24, 24, 4, 2);

@@ -38,15 +38,17 @@ const struct ref_bound *judgement_bound(const struct judgement *j, int recipe, e
 
 /* The rewritten problem of an ALiBi form has the outputs' layout of the answer: only the scores differ. */
 static void judge_tensor(const struct judgement *j, enum ref_tensor which, const void *got, int recipe,
-                         bool statistical, struct ref_report *report)
+                         const struct audit *audit, struct ref_report *report)
 {
     const struct evaluation *e = j->evaluation;
     const struct attest_forward_args *a = &e->args.forward;
     struct ref_bound bound = *judgement_bound(j, recipe, which);
     const bool is_converted = which == REF_LSE && j->convention.lse_base2;
     if (is_converted) bound = widened(&bound, e->oracle[which], canonical_size(&e->problem, which));
+    const bool statistical = audit->problem->statistical;
     ref_judge(&e->problem, a, which, got, e->oracle[which], &bound, statistical, report);
-    if (which == REF_O && statistical && ref_judge_keys(&e->problem, &e->args, got, e->oracle[which], &bound, report)) {
+    if (statistical && ref_judge_tiles(&e->problem, &e->args, &ref_recipes[recipe], which, got, e->oracle[which], &bound,
+                                       audit->options->threads, report) != ATTEST_OK) {
         fputs("audit: the judge ran out of memory\n", stderr);
         exit(AUDIT_EXIT_UNUSABLE);
     }
@@ -93,8 +95,7 @@ static bool judge_by(struct evaluations *all, const struct audit *audit, const s
         judged->got = t == REF_LSE && j->lse != NULL ? j->lse : a->got[t];
         judged->verdict = VERDICT_UNSUPPORTED;
         if (judged->reason != NULL) continue;
-        judge_tensor(j, (enum ref_tensor)t, judged->got, recipe, audit->problem->statistical,
-                     &judged->reports[recipe]);
+        judge_tensor(j, (enum ref_tensor)t, judged->got, recipe, audit, &judged->reports[recipe]);
         judged->verdict = verdict_of(judged->reports[recipe].verdict);
     }
     return true;

@@ -1,5 +1,6 @@
 /* plugin_run.c - a plug-in as an implementation: plans, workspaces, runs. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -38,7 +39,8 @@ static bool is_same(const struct attest_recipe *a, const struct attest_recipe *b
 {
     return a->accumulate == b->accumulate && a->round_p == b->round_p && a->round_ds == b->round_ds &&
            a->round_dkv_heads == b->round_dkv_heads && a->delta == b->delta && a->tile_k == b->tile_k &&
-           a->round_p_ds == b->round_p_ds && a->exp_error == b->exp_error && a->tanh_error == b->tanh_error;
+           a->round_p_ds == b->round_p_ds && a->exp_error == b->exp_error && a->tanh_error == b->tanh_error &&
+           a->own_sum == b->own_sum && a->rescale_log2 == b->rescale_log2 && a->ordered_keys == b->ordered_keys;
 }
 
 void plugin_note_recipe(struct plugin_recipes *recipes, const struct attest_recipe *recipe, const char *name)
@@ -61,6 +63,29 @@ static bool is_recipe(const struct attest_recipe *r)
            isfinite(r->exp_error) && isfinite(r->tanh_error);
 }
 
+/* What the first header had; no header has as much as this. */
+enum { FIRST_RECIPE = offsetof(struct attest_recipe, own_sum), MOST_RECIPE = 4096 };
+
+/* A recipe of any header: what an older one lacks is 0, what a newer one has beside must be. NULL, or what is wrong. */
+static const char *read_recipe(const struct attest_recipe *recipe, struct attest_recipe *read)
+{
+    static _Thread_local char sentence[128];
+    const size_t size = recipe->struct_size;
+    *read = (struct attest_recipe){.struct_size = sizeof *read};
+    if (size < FIRST_RECIPE || size > MOST_RECIPE) {
+        snprintf(sentence, sizeof sentence, "the recipe's struct_size is %zu, but must be between %d and %d", size,
+                 FIRST_RECIPE, MOST_RECIPE);
+        return sentence;
+    }
+    for (size_t i = sizeof *read; i < size; ++i)
+        if (((const unsigned char *)recipe)[i] != 0)
+            return "the recipe is of a newer header and says what this audit does not know";
+    memcpy(read, recipe, size < sizeof *read ? size : sizeof *read);
+    read->struct_size = sizeof *read;
+    return is_recipe(read) ? NULL
+                           : "the recipe's flags must be 0 or 1, its enums as in attest.h, tile_k and errors numbers >= 0";
+}
+
 /* The recipe that the pass will be judged by. */
 static enum attest_status find_recipe(struct plugin *plugin, const struct attest_plan *plan, bool backward)
 {
@@ -70,17 +95,9 @@ static enum attest_status find_recipe(struct plugin *plugin, const struct attest
     const struct attest_recipe *recipe = plugin->recipe;
     if (recipe == NULL) recipe = own ? f->plan_backward_recipe(plan) : f->plan_recipe(plan);
     if (recipe == NULL) return refuse(plugin, ATTEST_INVALID, function, "it returned NULL: name a recipe by --recipe");
-    if (recipe->struct_size < sizeof *recipe) {
-        char sentence[128];
-        snprintf(sentence, sizeof sentence, "the recipe's struct_size is %u, but must be at least %zu",
-                 recipe->struct_size, sizeof *recipe);
-        return refuse(plugin, ATTEST_INVALID, function, sentence);
-    }
-    if (!is_recipe(recipe))
-        return refuse(plugin, ATTEST_INVALID, function,
-                      "the recipe's flags must be 0 or 1, its enums as in attest.h, tile_k and errors numbers >= 0");
     struct attest_recipe *const kept = &plugin->recipes[backward];
-    memcpy(kept, recipe, sizeof *kept);
+    const char *const wrong = read_recipe(recipe, kept);
+    if (wrong != NULL) return refuse(plugin, ATTEST_INVALID, function, wrong);
     if (kept->name == NULL) kept->name = "without a name";
     plugin_note_recipe(&plugin->seen, kept, kept->name);
     if (backward) plugin->implementation.backward_recipe = kept;

@@ -115,6 +115,19 @@ Test(plugin, a_part_that_is_absent_is_said)
     json_decref(root);
 }
 
+/* A recipe of an older header ends before what came later, one of a newer header goes on with zeros. */
+Test(plugin, recipes_of_other_headers_are_read)
+{
+    static const char *const names[] = {"recipe_old", "recipe_new"};
+    for (int i = 0; i < 2; ++i) {
+        audit_plugin(0, names[i], "--cases 60");
+        expect_text(audit_stdout(), "recipe unfused: sums fp32, delta exact");
+        json_t *root = audit_json();
+        expect_verdict(root, "forward_within_bound", "PASS");
+        json_decref(root);
+    }
+}
+
 /* ---- what is wrong ---- */
 
 Test(plugin, a_mask_off_by_one_fails_and_replays)
@@ -184,7 +197,8 @@ Test(plugin, what_cannot_be_audited_is_one_sentence)
     expect_sentence("no_recipe", "it exports no attest_plan_recipe: name a recipe by --recipe");
     expect_sentence("recipe_null", "attest_plan_recipe: ATTEST_INVALID: it returned NULL: name a recipe by --recipe");
     expect_sentence("recipe_inf", "its enums as in attest.h, tile_k and errors numbers >= 0");
-    expect_sentence("recipe_size", "the recipe's struct_size is 0, but must be at least");
+    expect_sentence("recipe_size", "the recipe's struct_size is 0, but must be between");
+    expect_sentence("recipe_newer", "the recipe is of a newer header and says what this audit does not know");
     expect_sentence("crash_at_load", "it ended by signal 6 (Aborted)");
     expect_sentence("is_not_there", "it is no shared library that can be loaded");
     audit_plugin(0, "no_recipe", "--recipe fp32 --cases 60");

@@ -12,6 +12,7 @@
 #undef attest_run_backward
 
 #include <signal.h>
+#include <stddef.h>
 #include <unistd.h>
 
 uint32_t attest_version(void)
@@ -38,21 +39,36 @@ enum attest_status attest_plan_create(const struct attest_problem *problem, stru
 #ifndef FAULT_NO_RECIPE
 const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
 {
-    static struct attest_recipe changed;
-    changed = *honest_plan_recipe(plan);
+    static union { /* longer than any header's */
+        struct attest_recipe recipe;
+        unsigned char bytes[sizeof(struct attest_recipe) + 16];
+    } all;
+    struct attest_recipe *const changed = &all.recipe;
+    *changed = *honest_plan_recipe(plan);
 #ifdef FAULT_RECIPE_NULL
     return NULL;
 #endif
 #ifdef FAULT_RECIPE_SIZE
-    changed.struct_size = 0;
+    changed->struct_size = 0;
+#endif
+#ifdef FAULT_RECIPE_OLD /* of a header without own_sum and what follows it: what is there is something else */
+    changed->struct_size = offsetof(struct attest_recipe, own_sum);
+    memset(all.bytes + changed->struct_size, 0xff, sizeof all - changed->struct_size);
+#endif
+#ifdef FAULT_RECIPE_NEW
+    changed->struct_size = sizeof all;
+#endif
+#ifdef FAULT_RECIPE_NEWER /* says something that is not known */
+    changed->struct_size = sizeof all;
+    all.bytes[sizeof all - 1] = 1;
 #endif
 #ifdef FAULT_RECIPE_INF
-    changed.exp_error = INFINITY;
+    changed->exp_error = INFINITY;
 #endif
 #ifdef FAULT_RECIPE_LOOSE
-    changed.exp_error = 1e3; /* a bound that nothing can fail */
+    changed->exp_error = 1e3; /* a bound that nothing can fail */
 #endif
-    return &changed;
+    return changed;
 }
 #endif
 
