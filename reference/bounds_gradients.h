@@ -8,15 +8,17 @@
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
  * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
- * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not. `shared` (NULL: none) is the square
+ * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none) the same
+ * whether p is near a tie or not, where `error` has what it may be beside that. `shared` (NULL: none) is the square
  * of what all weights of a row are off by alike. */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared;
+    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored;
 };
 
-/* Sums of weights times an operand, by element of a gradient. variance and what follows: NULL unless asked for. */
+/* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL unless
+ * asked for. */
 struct bound_terms {
-    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared;
+    double *value, *absolute, *error, *stored, *variance, *bias, *known, *rounded, *shared;
     struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */

@@ -207,13 +207,17 @@ struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t 
     return sum;
 }
 
-struct ref_sum ref_sum_tiles(const struct ref_machine *m, int64_t terms, int64_t span)
+double ref_sum_of_steps(const struct ref_machine *m, int64_t terms, int64_t span)
 {
-    struct ref_sum sum = ref_sum_rows(m, terms, span, 1);
-    if (!m->ordered || span <= REF_TILE) return sum;
+    const double rel = ref_sum_rows(m, terms, span, 1).rel, steps = (double)(span / step_terms(m) + 2);
+    if (m->accumulate != ATTEST_ACC_FAITHFUL || m->parts != 1) return rel;
+    return fmin(rel, ref_growth(((double)terms / 2 + 1.5 * steps + 3) * 2 * m->u));
+}
+
+double ref_sum_of_tiles(const struct ref_machine *m, int64_t terms, int64_t span)
+{
     const double tile = ref_sum_rows(m, terms < REF_TILE ? terms : REF_TILE, REF_TILE, 1).rel;
-    sum.rel = fmin(sum.rel, ref_both(tile, ref_growth((double)(span / REF_LEAST_TILE + 2) * m->u)));
-    return sum;
+    return ref_both(tile, ref_growth((double)(span / REF_LEAST_TILE + 2) * m->u));
 }
 
 double ref_step_error(const struct ref_machine *m) { return m->parts_size * m->parts * expm1(16 * m->u); }
