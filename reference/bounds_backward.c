@@ -56,7 +56,9 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
     const double operands = fmin(f->operand * absolute, m->row_sigmas * sqrt(t->variance[from])); /* of all rows */
     const double of_sum = bound_bias_of_sum(&sum, reach, t->value[from], absolute), known = fabs(t->known[from]);
-    const double own_bias = t->bias[from] + sqrt(t->shared[from]) + fabs(t->rounded[from]) + operands;
+    double own_bias = t->bias[from] + sqrt(t->shared[from]);
+    for (int i = 0; i < 3; ++i) own_bias += fabs(t->signed_bias[i][from]);
+    own_bias += fabs(t->rounded[from]) + operands;
     const double bias = scale * (own_bias + of_sum + (to->shift ? 0.0 : known) + lost) + 2 * m->tiny;
     /* What is rounded may be little more than its bias. */
     const double systematic = bias + (to->shift ? scale * known : 0.0);
@@ -64,6 +66,10 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
         fmax(bound_output_variance(m, f->dtype, value), bound_output_variance(m, f->dtype, systematic));
     put(to->sigma, index, sqrt(variance + m->u * m->u * value * value + rounded));
     put(to->bias, index, bias);
+    struct bound_drift drift = bound_drift_of(&sum, &t->path, from, t->value[from], absolute, reach, f->scale, bias);
+    drift.beside = fmax(0.0, drift.beside - scale * fabs(t->rounded[from]));
+    drift.optional = f->scale * t->rounded[from];
+    bound_put_drift(to, index, drift);
     if (to->shift) put_larger(to->shift, index, f->scale * t->known[from]);
 }
 
@@ -188,6 +194,8 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
     bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
     if (w->rounded) bound_product(m, n, k, w->rounded, a_row, a_col, operand->plain, packed, add, t->rounded, n);
+    for (int i = 0; w->signed_bias[0] && i < (w->rounded ? 3 : 2); ++i)
+        bound_product(m, n, k, w->signed_bias[i], a_row, a_col, operand->plain, packed, add, t->signed_bias[i], n);
     if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 

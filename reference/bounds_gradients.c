@@ -2,6 +2,7 @@
 #include "reference/bounds_gradients.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "reference/bounds_order.h"
@@ -455,6 +456,34 @@ static struct rounding_of_p rounding_of_p(const struct ref_rounding *r, double p
     return (struct rounding_of_p){.tied = rounding};
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Those p that are tied, to block->tied. Of one that no other is like the sign is chance. */
+static void find_ties(const struct bound_gradient_head *g, struct bound_gradient_block *block, const struct bound_view *v,
+                      const struct bound_row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    double *const values = block->rows.line[0];
+    int64_t count = 0;
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        const bool tied = v->live[j] != 0.0 && rounding_of_p(&m->p_ds, v->p[j], unsure_of_p(m, v, row, j)).tied != 0.0;
+        block->tied[j] = tied ? 1 : 0;
+        if (tied) values[count++] = v->p[j];
+    }
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        if (block->tied[j] == 0.0) continue;
+        const double *const at = bsearch(&v->p[j], values, (size_t)count, sizeof *values, by_size);
+        const double apart = 0x1p-40 * v->p[j];
+        const int64_t n = at - values;
+        if ((n > 0 && at[0] - at[-1] <= apart) || (n + 1 < count && at[1] - at[0] <= apart)) block->tied[j] = 2;
+    }
+}
+
 /* A p, which is off by `error` at most, as ds is made of it: rounded, to a number that is known, but for what `error` makes
  * of it; or not. */
 struct stored_p {
@@ -484,13 +513,14 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     double error = p_error * fabs(z) + most_p * z_error;
     error += 2 * u * (most_dx + error) + tiny;
     const double skew = dx * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
-    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
+    double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
     const struct rounding_of_p rounding = g->statistics && m->p_ds.dtype != ATTEST_ABSENT
                                               ? rounding_of_p(&m->p_ds, p, unsure_of_p(m, v, row, j))
                                               : (struct rounding_of_p){0};
-    const double own = p * bound_lag_of_dp(g, v, j) +
-                       fabs(dx) * (v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias) +
-                       fabs(rounding.tied * z) + tiny;
+    variance += rounding.tied * rounding.tied * z * z;
+    const double lag_of_dp = bound_lag_of_dp(g, v, j), of_lags = p * lag_of_dp + fabs(dx * v->score_lag[j]);
+    const double of_tie = fabs(rounding.tied * z), alike = block->tied && block->tied[j] > 1 ? of_tie : 0.0;
+    const double own = fabs(dx) * (v->weight_bias[j] + row->lse_bias) + tiny;
     const double of_delta = p * row->delta_bias, p_rounding = rounding.known * z;
     block->dx_value[at] = dx;
     block->dx_error[at] = error + fabs(of_storage);
@@ -498,7 +528,7 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
         block->dx_error[at] += expm1(fmin(row->other_sum, 700.0)) * (most_dx + error);
     block->dx_variance[at] = variance + p_rounding * p_rounding;
     const double of_row = fabs(row->delta_known) + m->row_sigmas * row->delta_sigma;
-    block->dx_bias[at] = fmin(own + of_delta + p * of_row, error + fabs(of_storage));
+    block->dx_bias[at] = fmin(own + of_tie + of_lags + of_delta + p * of_row, error + fabs(of_storage));
     const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + most_dx * c.error;
     const double most_ds = most_dx * c.value, ds_error = capped + 3 * u * (most_ds + capped) + tiny;
@@ -514,10 +544,15 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->ds.error[at] = ds_error + rounded;
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew +
                              bound_variance_of_rounding(&m->ds, fabs(ds) + ds_bias);
-    block->ds.bias[at] = c.value * (own + of_delta) + fabs(dx) * c.bias + tiny;
+    block->ds.bias[at] = c.value * (own + of_tie + of_delta) + fabs(dx) * c.bias + tiny;
+    if (g->statistics) {
+        block->ds.signed_bias[0][at] = c.value * p * copysign(lag_of_dp, -v->dp[j]);
+        block->ds.signed_bias[1][at] = -c.value * dx * v->score_lag[j];
+        block->ds.signed_bias[2][at] = c.value * (of_tie - alike) * (z < 0 ? -1 : 1);
+    }
     if (block->ds.stored) block->ds.stored[at] = c.value * of_storage;
     if (block->ds.rounded) block->ds.rounded[at] = c.value * rounding.known * z;
-    if (g->statistics) note_delta(g, block, at, v, row, j, c.value, z, c.value * own + fabs(dx) * c.bias + tiny);
+    if (g->statistics) note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + fabs(dx) * c.bias + tiny);
     block->ds_norm[i] += most_ds + block->ds.error[at];
 }
 
@@ -566,6 +601,7 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
     double *const arrays[] = {
         block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,  block->ds.absolute,
         block->ds.error,    block->ds.variance, block->ds.bias,  block->ds.known, block->ds.rounded, block->ds.stored,
+        block->ds.signed_bias[0], block->ds.signed_bias[1], block->ds.signed_bias[2],
         block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value, block->pd.absolute,
         block->pd.error,    block->pd.variance, block->pd.bias,  block->pd.known,  block->dq.value,
         block->dq.absolute, block->dq.error, block->dq.variance, block->dq.bias,
@@ -593,6 +629,7 @@ static void gradient_row(const struct bound_gradient_head *g, struct bound_gradi
     row_p(g, block, i, &v, &row);
     for (int64_t j = 0; j < g->head.num_keys; ++j) v.dp_error[j] = v.live[j] != 0.0 ? dp_error(g, block, i, j) : 0.0;
     row_delta(g, block, i, &v, &row);
+    if (block->tied) find_ties(g, block, &v, &row);
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v.live[j] == 0.0) continue;
         if (!(v.dp_abs[j] < g->head.machine.huge)) block->states[i].overflow = true;
@@ -687,6 +724,7 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     if (from->known) to->known[at] += from->known[index];
     if (from->rounded) to->rounded[at] += from->rounded[index];
     if (from->shared) to->shared[at] += from->shared[index];
+    for (int n = 0; from->signed_bias[0] && n < 3; ++n) to->signed_bias[n][at] += from->signed_bias[n][index];
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -739,6 +777,7 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, s
         t->known = bound_take(pool, count);
         t->rounded = bound_take(pool, count);
         t->shared = bound_take(pool, count);
+        for (int n = 0; n < 3; ++n) t->signed_bias[n] = bound_take(pool, count);
         bound_take_path(pool, count, &t->path);
     }
     return !pool->failed;
@@ -785,8 +824,9 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
     if (head->machine.p_ds.dtype != ATTEST_ABSENT) {
         block->ds.stored = bound_take(pool, size);
-        if (g->statistics) block->ds.rounded = bound_take(pool, size);
+        if (g->statistics) block->ds.rounded = bound_take(pool, size), block->tied = bound_take(pool, head->ld);
     }
+    for (int n = 0; g->statistics && n < 3; ++n) block->ds.signed_bias[n] = bound_take(pool, size);
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
@@ -816,7 +856,8 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
             t->head.value[at] = t->head.absolute[at] = t->head.error[at] = t->head.stored[at] = 0.0;
             if (t->head.variance)
                 t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.rounded[at] =
-                    t->head.shared[at] = 0.0;
+                    t->head.shared[at] = t->head.signed_bias[0][at] = t->head.signed_bias[1][at] =
+                        t->head.signed_bias[2][at] = 0.0;
         }
         t->head_seen[j] = 0.0;
     }

@@ -9,16 +9,17 @@
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
  * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
  * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none) the same
- * whether p is near a tie or not, where `error` has what it may be beside that. `shared` (NULL: none) is the square
+ * whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that have a sign, each a
+ * factor common to the row away: what sums that are cut off lack of dp, of scores, and half units of p that are tied. `shared` (NULL: none) is the square
  * of what all weights of a row are off by alike. */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored;
+    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored, *signed_bias[3];
 };
 
 /* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL unless
  * asked for. */
 struct bound_terms {
-    double *value, *absolute, *error, *stored, *variance, *bias, *known, *rounded, *shared;
+    double *value, *absolute, *error, *stored, *signed_bias[3], *variance, *bias, *known, *rounded, *shared;
     struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */
@@ -95,6 +96,7 @@ struct bound_gradient_block {
     struct bound_weights dq;     /* with a corrected delta: value c p; absolute meets |k|, the rest k - its mean */
     double *k_mean, *k_with_delta; /* [BOUND_BLOCK][head_dim]: sums of c p k, and of through_delta k */
     double *squares;             /* scratch */
+    double *tied;                /* of a row's p: 0 where it is no tie, 1 where no other is like it, else 2; NULL: no p is rounded */
     double *p_slope, *through_delta, *dq_bias; /* c p; covariance of ds with delta; bias of ds in dq */
     struct bound_row row[BOUND_BLOCK];
     struct bound_correction corrections[BOUND_BLOCK];

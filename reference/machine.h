@@ -68,6 +68,7 @@ struct ref_rounding ref_rounding_to_fp16(double scale);
  * products that are, which is felt as far as they have one sign. */
 struct ref_sum {
     double rel, sigma, bias, aligned;
+    double steps, steps_aligned; /* bias and aligned in the steps of a tensor core, where it may be a chain, too */
 };
 /* Over `terms` features, which begin on a step of the matrix unit. */
 struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);
