@@ -194,8 +194,9 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
     bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
     if (w->rounded) bound_product(m, n, k, w->rounded, a_row, a_col, operand->plain, packed, add, t->rounded, n);
-    for (int i = 0; w->signed_bias[0] && i < (w->rounded ? 3 : 2); ++i)
-        bound_product(m, n, k, w->signed_bias[i], a_row, a_col, operand->plain, packed, add, t->signed_bias[i], n);
+    for (int i = 0; i < 3; ++i)
+        if (w->signed_bias[i])
+            bound_product(m, n, k, w->signed_bias[i], a_row, a_col, operand->plain, packed, add, t->signed_bias[i], n);
     if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 
@@ -319,6 +320,7 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     if (ok && b->machine.ordered && !b->machine.corrects_delta) ok = bound_take_order(&pool, p->head_dim, &order);
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
+        if (ok && g.repeated) ok = bound_find_repeated(&g);
         for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK) ok = one_block(b, &g, &block, &order, &dq, r);
         if (ok) bound_end_head(&g);
     }

@@ -456,6 +456,42 @@ static struct rounding_of_p rounding_of_p(const struct ref_rounding *r, double p
     return (struct rounding_of_p){.tied = rounding};
 }
 
+struct row_key {
+    uint64_t hash;
+    int64_t row;
+};
+
+static int by_hash(const void *a, const void *b)
+{
+    const struct row_key *x = a, *y = b;
+    return (x->hash > y->hash) - (x->hash < y->hash);
+}
+
+bool bound_find_repeated(struct bound_gradient_head *g)
+{
+    const struct bound_head *h = &g->head;
+    const int64_t rows = h->sequence.seqlen_q, d = problem_of(g)->head_dim;
+    struct row_key *const keys = malloc((size_t)(rows + 1) * sizeof *keys);
+    if (!keys) return false;
+    memset(g->repeated, 0, (size_t)rows * sizeof *g->repeated);
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t from = ref_row_offset(problem_of(g), &problem_of(g)->q, &h->sequence, false, h->b, r, h->h);
+        keys[r] = (struct row_key){0, r};
+        for (int64_t c = 0; c < d; ++c) {
+            const double value = ref_load(problem_of(g)->q.dtype, h->args->q, from + c);
+            uint64_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            keys[r].hash = (keys[r].hash ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+            keys[r].hash ^= keys[r].hash >> 29;
+        }
+    }
+    qsort(keys, (size_t)rows, sizeof *keys, by_hash);
+    for (int64_t r = 1; r < rows; ++r)
+        if (keys[r].hash == keys[r - 1].hash) g->repeated[keys[r].row] = g->repeated[keys[r - 1].row] = 1.0;
+    free(keys);
+    return true;
+}
+
 static int by_size(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -470,7 +506,7 @@ static void find_ties(const struct bound_gradient_head *g, struct bound_gradient
     double *const values = block->rows.line[0];
     int64_t count = 0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
-        const bool tied = v->live[j] != 0.0 && rounding_of_p(&m->p_ds, v->p[j], unsure_of_p(m, v, row, j)).tied != 0.0;
+        const bool tied = v->live[j] != 0.0 && rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j)).tied != 0.0;
         block->tied[j] = tied ? 1 : 0;
         if (tied) values[count++] = v->p[j];
     }
@@ -548,7 +584,8 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     if (g->statistics) {
         block->ds.signed_bias[0][at] = c.value * p * copysign(lag_of_dp, -v->dp[j]);
         block->ds.signed_bias[1][at] = -c.value * dx * v->score_lag[j];
-        block->ds.signed_bias[2][at] = c.value * (of_tie - alike) * (z < 0 ? -1 : 1);
+        if (block->ds.signed_bias[2])
+            block->ds.signed_bias[2][at] = c.value * (of_tie - alike) * (z < 0 ? -1 : 1);
     }
     if (block->ds.stored) block->ds.stored[at] = c.value * of_storage;
     if (block->ds.rounded) block->ds.rounded[at] = c.value * rounding.known * z;
@@ -580,7 +617,12 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     }
     const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j));
     block->pd.known[at] = rounding.known;
-    block->pd.bias[at] += fabs(rounding.tied);
+    if (block->tied && block->tied[j] < 2 && g->repeated[block->rows.first + i] == 0.0) {
+        block->pd.signed_bias[2][at] = fabs(rounding.tied);
+        block->pd.variance[at] += rounding.tied * rounding.tied;
+    } else {
+        block->pd.bias[at] += fabs(rounding.tied);
+    }
 }
 
 /* p_sink (dlse - delta), summed into dsink. */
@@ -602,6 +644,7 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
         block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,  block->ds.absolute,
         block->ds.error,    block->ds.variance, block->ds.bias,  block->ds.known, block->ds.rounded, block->ds.stored,
         block->ds.signed_bias[0], block->ds.signed_bias[1], block->ds.signed_bias[2],
+        block->pd.signed_bias[2],
         block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value, block->pd.absolute,
         block->pd.error,    block->pd.variance, block->pd.bias,  block->pd.known,  block->dq.value,
         block->dq.absolute, block->dq.error, block->dq.variance, block->dq.bias,
@@ -724,7 +767,8 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     if (from->known) to->known[at] += from->known[index];
     if (from->rounded) to->rounded[at] += from->rounded[index];
     if (from->shared) to->shared[at] += from->shared[index];
-    for (int n = 0; from->signed_bias[0] && n < 3; ++n) to->signed_bias[n][at] += from->signed_bias[n][index];
+    for (int n = 0; n < 3; ++n)
+        if (from->signed_bias[n]) to->signed_bias[n][at] += from->signed_bias[n][index];
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -824,9 +868,14 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
     if (head->machine.p_ds.dtype != ATTEST_ABSENT) {
         block->ds.stored = bound_take(pool, size);
-        if (g->statistics) block->ds.rounded = bound_take(pool, size), block->tied = bound_take(pool, head->ld);
+        if (g->statistics) block->ds.rounded = bound_take(pool, size), block->ds.signed_bias[2] = bound_take(pool, size);
     }
-    for (int n = 0; g->statistics && n < 3; ++n) block->ds.signed_bias[n] = bound_take(pool, size);
+    for (int n = 0; g->statistics && n < 2; ++n) block->ds.signed_bias[n] = bound_take(pool, size);
+    if (g->statistics && head->machine.p_dv.parts == 1) {
+        block->pd.signed_bias[2] = bound_take(pool, size);
+        block->tied = bound_take(pool, head->ld);
+        g->repeated = bound_take(pool, head->sequence.seqlen_q);
+    }
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)

@@ -81,6 +81,7 @@ struct bound_gradient_head {
     double *k_columns;                /* [head_dim][ld]; NULL unless delta is corrected */
     struct ref_sum dp_sum;            /* accumulation of dout.v */
     struct bound_floors floors;       /* 0 where nothing is scaled */
+    double *repeated;                 /* by row of the query head: 1 if another one is equal to it; NULL: no p is rounded */
     struct bound_key_terms dk, dv;
 };
 
@@ -96,7 +97,7 @@ struct bound_gradient_block {
     struct bound_weights dq;     /* with a corrected delta: value c p; absolute meets |k|, the rest k - its mean */
     double *k_mean, *k_with_delta; /* [BOUND_BLOCK][head_dim]: sums of c p k, and of through_delta k */
     double *squares;             /* scratch */
-    double *tied;                /* of a row's p: 0 where it is no tie, 1 where no other is like it, else 2; NULL: no p is rounded */
+    double *tied;                /* of a row's p: 0 where it is no tie, 1 where no other is like it, else 2 */
     double *p_slope, *through_delta, *dq_bias; /* c p; covariance of ds with delta; bias of ds in dq */
     struct bound_row row[BOUND_BLOCK];
     struct bound_correction corrections[BOUND_BLOCK];
@@ -106,6 +107,8 @@ struct bound_gradient_block {
 
 /* Loads the keys and takes all memory. False where there is none. */
 bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
+/* Rows of the query head that are equal. False where there is no memory. */
+bool bound_find_repeated(struct bound_gradient_head *g);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Standard deviation of dp under independent roundings, and what sums that are cut off lack of it, on average. */
