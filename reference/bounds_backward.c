@@ -44,16 +44,16 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     const double scale = fabs(f->scale), value = scale * fabs(t->value[from]);
     const double size = t->absolute[from] + t->error[from], off = f->operand * size;
     const double of_storage = fabs(t->stored[from]);
-    double bound = scale * (t->error[from] + of_storage + off + fmin(sum.rel * (size + off), f->summed) + lost) * (1 + 4 * m->u) +
-                   t->rounding[from];
+    const double summed = fmin(sum.rel * (size + off), f->summed);
+    double bound = scale * (t->error[from] + of_storage + off + summed + lost) * (1 + 4 * m->u) + t->rounding[from];
     bound += 3 * m->u * value + 2 * m->tiny;
     if (overflow || size > m->huge || scale * size > m->huge) bound = INFINITY;
     bound = bound_with_output(m, f->dtype, value, bound);
     put(to->bound, index, bound * BOUND_SLACK);
     if (!to->sigma) return;
     const double absolute = t->absolute[from], reach = bound_reach(&t->path, from, t->value[from], absolute, terms);
-    const double summed = sum.sigma * reach;
-    const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
+    const double noise = sum.sigma * reach;
+    const double variance = scale * scale * (t->variance[from] + noise * noise) + t->rounding_variance[from];
     const double operands = fmin(f->operand * absolute, m->row_sigmas * sqrt(t->variance[from])); /* of all rows */
     const double of_sum = bound_bias_of_sum(&sum, reach, t->value[from], absolute), known = fabs(t->known[from]);
     double own_bias = t->bias[from] + sqrt(t->shared[from]);
@@ -95,7 +95,8 @@ static void finish_dq(const struct backward *b, const struct bound_gradient_head
             const double scaled = bound_lost_to_scaling(g->floors.ds, g->floors.k, norm, g->k_sum[c], live);
             const double lost = head->fmax * once * (1 + block->corrections[i].factor) + (1 + sum.rel) * scaled;
             const int64_t at = i * p->head_dim + c;
-            const double size = terms->absolute[at] + terms->error[at], error = terms->error[at] + fabs(terms->stored[at]);
+            const double size = terms->absolute[at] + terms->error[at];
+            const double error = terms->error[at] + fabs(terms->stored[at]);
             if (order->room) f.summed = bound_ordered_sum(m, order, c, s->live, head->num_keys, size, error);
             finish_element(&f, terms, at, sum, live, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
@@ -149,7 +150,8 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     const bool is_dk = tensor == REF_DK;
     const int64_t features = is_dk ? p->head_dim : p->head_dim_v;
     const struct ref_machine *m = &g->head.machine;
-    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0, INFINITY};
+    const double scale = is_dk ? (double)p->softmax_scale : 1.0;
+    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, scale, 0.0, INFINITY};
     const double weight_floor = is_dk ? g->floors.ds : g->floors.p, floor = is_dk ? g->floors.q : g->floors.dout;
     const int64_t group = p->num_heads_q / p->num_heads_kv, span = g->head.sequence.seqlen_q;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
