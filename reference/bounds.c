@@ -83,7 +83,10 @@ double bound_lost_of_o(const struct bound_head *head, const struct bound_row_sta
 {
     const struct ref_machine *m = &head->machine;
     const double live = (double)s->live, steps = (double)(3 * s->live + 3 * s->rescales + 8);
-    const double once = head->fmax * (m->lost * (1 + head->v_sum[c] + live * m->least_operand) + steps * m->tiny);
+    /* Weights are subnormal beside 1, the values' norm as they are. */
+    const double values = head->v_sum[c] + live * m->least_operand;
+    const double operands = m->lost * (1 + s->largest_share * values);
+    const double once = head->fmax * (operands + steps * m->tiny);
     if (head->v_floor == 0.0) return once;
     return once + (1 + s->keys.rel) * bound_lost_to_scaling(m->p.tiny, head->v_floor, 1 + 0x1p-9, head->v_sum[c], live);
 }
@@ -200,6 +203,8 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         out->sigma[at] = sqrt(variance + bound_output_variance(m, m->o_dtype, o));
         out->bias[at] = noise->sums[BIAS][at] + size * bias + fabs(noise->sums[LAG][at] - o * lag) + lost +
                         size * out->alike.bias + bound_bias_of_sum(&s->keys, reach, o, sum_v);
+        if (out->drift)
+            out->drift[at] = bound_drift_of(&s->keys, &noise->path, at, o, sum_v, reach, 1.0, out->bias[at]);
     }
 }
 
@@ -226,6 +231,7 @@ static void clear_row(const struct bound_block_output *out, int64_t d_v, int64_t
     memset(out->o + i * d_v, 0, bytes);
     if (out->sigma) memset(out->sigma + i * d_v, 0, bytes);
     if (out->bias) memset(out->bias + i * d_v, 0, bytes);
+    if (out->drift) memset(out->drift + i * d_v, 0, (size_t)d_v * sizeof *out->drift);
 }
 
 bool bound_block_o(const struct bound_head *head, const struct bound_block *block, const struct bound_row_state *states,
@@ -371,6 +377,7 @@ static void put_o(const struct forward *f, const struct bound_head *head, const 
             put(f->o->bound, to + c, out->bound[i * d_v + c]);
             put(f->o->sigma, to + c, out->sigma ? out->sigma[i * d_v + c] : 0.0);
             put(f->o->bias, to + c, out->bias ? out->bias[i * d_v + c] : 0.0);
+            if (out->drift) bound_put_drift(f->o, to + c, out->drift[i * d_v + c]);
         }
         put(f->o->along, to / d_v, f->machine.may_scale || !out->along ? INFINITY : out->along[i]);
     }
@@ -386,6 +393,7 @@ static void put_lse(const struct forward *f, const struct bound_head *head, cons
         put(f->lse->bound, to, exact ? 0.0 : s->overflow ? INFINITY : s->lse_bound * BOUND_SLACK);
         put(f->lse->sigma, to, exact ? 0.0 : s->lse_sigma);
         put(f->lse->bias, to, exact ? 0.0 : s->lse_bias);
+        bound_put_drift(f->lse, to, (struct bound_drift){.beside = exact ? 0.0 : s->lse_bias});
     }
 }
 
@@ -396,11 +404,15 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
     const int64_t size = BOUND_BLOCK * f->problem->head_dim_v;
     const bool statistics = f->o && (f->o->sigma || f->o->bias);
     struct bound_pool pool = {0};
-    const struct bound_block_output out = {bound_take(&pool, size), bound_take(&pool, size),
-                                           statistics ? bound_take(&pool, size) : NULL,
-                                           statistics ? bound_take(&pool, size) : NULL,
-                                           head->v_columns.plain ? bound_take(&pool, BOUND_BLOCK) : NULL,
-                                           f->alike};
+    const int64_t drifts = size * (int64_t)(sizeof(struct bound_drift) / sizeof(double));
+    const struct bound_block_output out = {
+        .o = bound_take(&pool, size),
+        .bound = bound_take(&pool, size),
+        .sigma = statistics ? bound_take(&pool, size) : NULL,
+        .bias = statistics ? bound_take(&pool, size) : NULL,
+        .along = head->v_columns.plain ? bound_take(&pool, BOUND_BLOCK) : NULL,
+        .drift = statistics && f->o->beside ? (struct bound_drift *)bound_take(&pool, drifts) : NULL,
+        .alike = f->alike};
     bool ok = !pool.failed;
     for (int64_t r = 0; ok && r < head->sequence.seqlen_q; r += BOUND_BLOCK) {
         struct bound_pool rows = {0};
@@ -466,6 +478,9 @@ void bound_clear_bound(const struct ref_bound *bound, int64_t count)
     clear(bound->sigma, count);
     clear(bound->bias, count);
     clear(bound->shift, count);
+    clear(bound->beside, count);
+    clear(bound->optional, count);
+    for (int d = 0; d < 2; ++d) clear(bound->drift[d], count);
 }
 
 /* For each machine that may have made them. */

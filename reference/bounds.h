@@ -45,6 +45,10 @@ struct ref_bound {
     double *along; /* of o and dq, by row and head: variance of the error along the result, each element weighted by
                     * 1 / (sigma^2 + (|bias| + |shift|)^2), but for the last rounding; +inf where it is not known */
     double *shift; /* the part of it that is known with its sign: errors lie from 0 to this; NULL: it is in bias */
+    double *drift[2]; /* what one chain of sums that are all cut off lacks, terms in the order of memory or in the reverse
+                       * one: errors of a row are a mean of these and 0; in bias all the same. NULL: not asked for */
+    double *optional; /* of the bias, a rounding that is known, and that a kernel has in all elements of a row or in none */
+    double *beside;   /* |bias| but for these */
 };
 
 enum ref_tensor { REF_O, REF_LSE, REF_DQ, REF_DK, REF_DV, REF_DBIAS, REF_DSINK, REF_NUM_TENSORS };

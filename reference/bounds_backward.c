@@ -4,6 +4,7 @@
 
 #include "reference/bounds.h"
 #include "reference/bounds_gradients.h"
+#include "reference/bounds_order.h"
 #include "reference/formats.h"
 
 struct backward {
@@ -33,6 +34,7 @@ struct finish {
     const struct ref_machine *machine;
     int32_t dtype;
     double scale, operand;    /* operand: what each may be off by, relative to itself */
+    double summed;            /* the most that the sum itself may be off by */
 };
 
 static void finish_element(const struct finish *f, const struct bound_terms *t, int64_t from, struct ref_sum sum,
@@ -41,18 +43,22 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     const struct ref_machine *m = f->machine;
     const double scale = fabs(f->scale), value = scale * fabs(t->value[from]);
     const double size = t->absolute[from] + t->error[from], off = f->operand * size;
-    double bound = scale * (t->error[from] + off + sum.rel * (size + off) + lost) * (1 + 4 * m->u) + t->rounding[from];
+    const double of_storage = fabs(t->stored[from]);
+    const double summed = fmin(sum.rel * (size + off), f->summed);
+    double bound = scale * (t->error[from] + of_storage + off + summed + lost) * (1 + 4 * m->u) + t->rounding[from];
     bound += 3 * m->u * value + 2 * m->tiny;
     if (overflow || size > m->huge || scale * size > m->huge) bound = INFINITY;
     bound = bound_with_output(m, f->dtype, value, bound);
     put(to->bound, index, bound * BOUND_SLACK);
     if (!to->sigma) return;
     const double absolute = t->absolute[from], reach = bound_reach(&t->path, from, t->value[from], absolute, terms);
-    const double summed = sum.sigma * reach;
-    const double variance = scale * scale * (t->variance[from] + summed * summed) + t->rounding_variance[from];
+    const double noise = sum.sigma * reach;
+    const double variance = scale * scale * (t->variance[from] + noise * noise) + t->rounding_variance[from];
     const double operands = fmin(f->operand * absolute, m->row_sigmas * sqrt(t->variance[from])); /* of all rows */
     const double of_sum = bound_bias_of_sum(&sum, reach, t->value[from], absolute), known = fabs(t->known[from]);
-    const double own_bias = t->bias[from] + sqrt(t->shared[from]) + fabs(t->rounded[from]) + operands;
+    double own_bias = t->bias[from] + sqrt(t->shared[from]);
+    for (int i = 0; i < 3; ++i) own_bias += fabs(t->signed_bias[i][from]);
+    own_bias += fabs(t->rounded[from]) + operands;
     const double bias = scale * (own_bias + of_sum + (to->shift ? 0.0 : known) + lost) + 2 * m->tiny;
     /* What is rounded may be little more than its bias. */
     const double systematic = bias + (to->shift ? scale * known : 0.0);
@@ -60,28 +66,39 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
         fmax(bound_output_variance(m, f->dtype, value), bound_output_variance(m, f->dtype, systematic));
     put(to->sigma, index, sqrt(variance + m->u * m->u * value * value + rounded));
     put(to->bias, index, bias);
+    struct bound_drift drift = bound_drift_of(&sum, &t->path, from, t->value[from], absolute, reach, f->scale, bias);
+    drift.beside = fmax(0.0, drift.beside - scale * fabs(t->rounded[from]));
+    drift.optional = f->scale * t->rounded[from];
+    bound_put_drift(to, index, drift);
     if (to->shift) put_larger(to->shift, index, f->scale * t->known[from]);
 }
 
 /* dq of a block: rows of the block against all keys. */
 static void finish_dq(const struct backward *b, const struct bound_gradient_head *g,
-                      const struct bound_gradient_block *block, const struct bound_terms *terms)
+                      const struct bound_gradient_block *block, const struct bound_order *order,
+                      const struct bound_terms *terms)
 {
     const struct attest_problem *p = b->problem;
     const struct bound_head *head = &g->head;
     const struct ref_machine *m = &head->machine;
-    const struct finish f = {m, p->dq.dtype, (double)p->softmax_scale, g->floors.k_relative};
+    struct finish f = {m, p->dq.dtype, (double)p->softmax_scale, g->floors.k_relative, INFINITY};
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         const struct bound_row_state *s = &block->states[i];
         if (s->live == 0 || s->broken) continue;
-        const struct ref_sum sum = ref_sum_tiles(m, s->live, head->num_keys);
+        const struct ref_sum sum = ref_sum_rows(m, s->live, head->num_keys, 1);
+        if (order->room)
+            bound_find_order(head->num_keys, p->head_dim, block->ds.value + i * head->ld, head->k.value, order);
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         for (int64_t c = 0; c < p->head_dim; ++c) {
             const double live = (double)s->live, norm = block->ds_norm[i] + block->corrections[i].norm;
             const double once = 3 * live * m->tiny + m->lost * (norm + g->k_sum[c] + live * m->least_operand);
             const double scaled = bound_lost_to_scaling(g->floors.ds, g->floors.k, norm, g->k_sum[c], live);
             const double lost = head->fmax * once * (1 + block->corrections[i].factor) + (1 + sum.rel) * scaled;
-            finish_element(&f, terms, i * p->head_dim + c, sum, live, lost, s->overflow, &b->tensors[REF_DQ],
+            const int64_t at = i * p->head_dim + c;
+            const double size = terms->absolute[at] + terms->error[at];
+            const double error = terms->error[at] + fabs(terms->stored[at]);
+            if (order->room) f.summed = bound_ordered_sum(m, order, c, s->live, head->num_keys, size, error);
+            finish_element(&f, terms, at, sum, live, lost, s->overflow, &b->tensors[REF_DQ],
                            row * p->head_dim + c);
         }
     }
@@ -106,7 +123,7 @@ static void find_along_dq(const struct backward *b, const struct bound_gradient_
     }
     bound_product(rows, n, d, weights, d, 1, head->k_transposed.plain, d, false, reaches, head->ld);
     for (int64_t i = 0; i < rows; ++i) {
-        const struct ref_sum sum = ref_sum_tiles(m, block->states[i].live, n);
+        const struct ref_sum sum = ref_sum_rows(m, block->states[i].live, n, 1);
         const double *const reach = reaches + i * head->ld, *const of_ds = block->ds.variance + i * head->ld;
         double mean = 0.0, variance = 0.0;
         for (int64_t at = i * d; at < (i + 1) * d; ++at) {
@@ -133,7 +150,8 @@ static void finish_keys(const struct backward *b, const struct bound_gradient_he
     const bool is_dk = tensor == REF_DK;
     const int64_t features = is_dk ? p->head_dim : p->head_dim_v;
     const struct ref_machine *m = &g->head.machine;
-    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, is_dk ? (double)p->softmax_scale : 1.0, 0.0};
+    const double scale = is_dk ? (double)p->softmax_scale : 1.0;
+    const struct finish f = {m, is_dk ? p->dk.dtype : p->dv.dtype, scale, 0.0, INFINITY};
     const double weight_floor = is_dk ? g->floors.ds : g->floors.p, floor = is_dk ? g->floors.q : g->floors.dout;
     const int64_t group = p->num_heads_q / p->num_heads_kv, span = g->head.sequence.seqlen_q;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
@@ -172,11 +190,15 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     const int64_t packed = operand->k_packed;
     bound_product(m, n, k, w->absolute, a_row, a_col, operand->absolute, packed, add, t->absolute, n);
     bound_product(m, n, k, w->error, a_row, a_col, operand->absolute, packed, add, t->error, n);
+    if (w->stored) bound_product(m, n, k, w->stored, a_row, a_col, operand->plain, packed, add, t->stored, n);
     if (!t->variance) return;
     bound_product(m, n, k, w->variance, a_row, a_col, operand->square, packed, add, t->variance, n);
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
     bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
     if (w->rounded) bound_product(m, n, k, w->rounded, a_row, a_col, operand->plain, packed, add, t->rounded, n);
+    for (int i = 0; i < 3; ++i)
+        if (w->signed_bias[i])
+            bound_product(m, n, k, w->signed_bias[i], a_row, a_col, operand->plain, packed, add, t->signed_bias[i], n);
     if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 
@@ -242,7 +264,7 @@ static void sum_dq(const struct backward *b, struct bound_gradient_head *g, stru
 }
 
 static bool one_block(struct backward *b, struct bound_gradient_head *g, struct bound_gradient_block *block,
-                      struct bound_terms *dq, int64_t first)
+                      const struct bound_order *order, struct bound_terms *dq, int64_t first)
 {
     const struct attest_problem *p = b->problem;
     struct bound_head *head = &g->head;
@@ -268,7 +290,7 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
                 bound_corrected_dq(g, block, dq);
             else
                 sum_dq(b, g, block, dq);
-            finish_dq(b, g, block, dq);
+            finish_dq(b, g, block, order, dq);
             if (b->tensors[REF_DQ].along) find_along_dq(b, g, block, dq);
         }
         add_key_products(g, block, &block->ds, &q, p->head_dim, &g->dk);
@@ -294,11 +316,14 @@ static enum attest_status backward_unit(void *context, int64_t unit)
                                  .h_kv = unit % p->num_heads_kv};
     struct bound_gradient_block block = {0};
     struct bound_terms dq = {0};
+    struct bound_order order = {0};
     bool ok = bound_take_gradients(&pool, &g, &block) &&
               bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, &dq);
+    if (ok && b->machine.ordered && !b->machine.corrects_delta) ok = bound_take_order(&pool, p->head_dim, &order);
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
-        for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK) ok = one_block(b, &g, &block, &dq, r);
+        if (ok && g.repeated) ok = bound_find_repeated(&g);
+        for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK) ok = one_block(b, &g, &block, &order, &dq, r);
         if (ok) bound_end_head(&g);
     }
     end_path(&g.dk, ok ? g.head.num_keys : 0);
@@ -317,7 +342,7 @@ static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 
 static void finish_dbias(struct backward *b, int64_t size)
 {
-    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0};
+    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0, INFINITY};
     for (int64_t i = 0; i < size; ++i) {
         const double count = b->dbias.count[i];
         if (count == 0.0) continue;
@@ -329,7 +354,7 @@ static void finish_dbias(struct backward *b, int64_t size)
 static void finish_dsink(struct backward *b)
 {
     const struct attest_problem *p = b->problem;
-    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0};
+    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0, INFINITY};
     struct bound_terms *t = &b->dsink;
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);

@@ -2,8 +2,10 @@
 #include "reference/bounds_gradients.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "reference/bounds_order.h"
 #include "reference/formats.h"
 
 #define LARGE_EXPONENT_ERROR 8.0
@@ -174,11 +176,11 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
 {
     const struct ref_machine *m = &g->head.machine;
     const double terms = (double)block->states[i].live + 3;
-    double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0, sum = 0.0, low = 0.0, high = 0.0;
+    double *const products = block->rows.line[0];
+    double error = 0.0, size = 0.0, variance = 0.0, bias = 0.0, absolute = 0.0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        products[j] = v->live[j] != 0.0 ? v->p[j] * v->drop[j] * v->dp[j] : 0.0;
         if (v->live[j] == 0.0) continue;
-        sum += v->p[j] * v->drop[j] * v->dp[j];
-        low = fmin(low, sum), high = fmax(high, sum);
         const double dp = v->drop[j] * fabs(v->dp[j]), p = v->p[j];
         const double sigma_dp = bound_sigma_of_dp(g, v, j), skew = v->weight_sigma[j] * dp;
         error += v->p_error[j] * dp + (p + v->p_error[j]) * v->dp_error[j];
@@ -190,11 +192,8 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
     const double of_lse = block->states[i].lse_sigma * row->delta;
     variance += terms / 3 * m->u * m->u * absolute * absolute + (p_is_own(g) ? of_lse * of_lse : 0.0);
     bias += row->lse_bias * fabs(row->delta);
-    double summed = ref_growth(terms * m->u) * size;
-    if (m->ordered) { /* one chain in order, or lanes: section 3.4 */
-        const double kappa = ref_growth(terms * m->u), chain = (1 + kappa) * kappa * (2 * (high - low) + error);
-        summed = fmin(summed, fmax(chain + 4 * m->u * size, ref_growth((terms / 4 + 8) * m->u) * size));
-    }
+    const double summed = m->ordered ? bound_sum_of_lanes(m, g->head.num_keys, products, terms, size, error)
+                                     : ref_growth(terms * m->u) * size;
     row->delta_error = error + summed + 3 * m->u * fabs(row->delta) + terms * m->tiny;
     row->delta_bias = bias + m->u * fabs(row->delta) + terms * m->tiny;
     row->delta_sigma = sqrt(variance);
@@ -457,6 +456,48 @@ static struct rounding_of_p rounding_of_p(const struct ref_rounding *r, double p
     return (struct rounding_of_p){.tied = rounding};
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Those p that are tied, to block->tied. Of one that no other is like the sign is chance. */
+static void find_ties(const struct bound_gradient_head *g, struct bound_gradient_block *block, const struct bound_view *v,
+                      const struct bound_row *row)
+{
+    const struct ref_machine *m = &g->head.machine;
+    double *const values = block->rows.line[0];
+    int64_t count = 0;
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        const bool tied = v->live[j] != 0.0 && rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j)).tied != 0.0;
+        block->tied[j] = tied ? 1 : 0;
+        if (tied) values[count++] = v->p[j];
+    }
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    for (int64_t j = 0; j < g->head.num_keys; ++j) {
+        if (block->tied[j] == 0.0) continue;
+        const double *const at = bsearch(&v->p[j], values, (size_t)count, sizeof *values, by_size);
+        const double apart = 0x1p-40 * v->p[j];
+        const int64_t n = at - values;
+        if ((n > 0 && at[0] - at[-1] <= apart) || (n + 1 < count && at[1] - at[0] <= apart)) block->tied[j] = 2;
+    }
+}
+
+/* A p, which is off by `error` at most, as ds is made of it: rounded, to a number that is known, but for what `error` makes
+ * of it; or not. */
+struct stored_p {
+    double rounding, error;
+};
+
+static struct stored_p store_p(const struct ref_rounding *r, double p, double error, double flushed)
+{
+    if (r->dtype == ATTEST_ABSENT) return (struct stored_p){0.0, error};
+    const double rounded = stored(r, p);
+    const double least = stored(r, fmax(0.0, p - error)), most = stored(r, p + error);
+    return (struct stored_p){rounded - p, fmax(error, fmax(most - rounded, rounded - least) + flushed)};
+}
+
 /* dx and ds of score j of row i. */
 static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
                    const struct bound_view *v, const struct bound_row *row)
@@ -464,45 +505,56 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const struct ref_machine *m = &g->head.machine;
     const int64_t at = i * g->head.ld + j;
     const double u = m->u, tiny = m->tiny * g->head.fmax, p = v->p[j], dp = v->drop[j] * v->dp[j];
-    const double p_half = bound_half_unit_of_p(&m->p_ds, p + v->p_error[j], 1.0), p_error = v->p_error[j] + p_half;
+    const struct stored_p stored_p = store_p(&m->p_ds, p, v->p_error[j], m->tiny);
+    const double p_error = stored_p.error, most_p = p + fabs(stored_p.rounding) + p_error;
     const double z = dp - row->delta + row->dlse, dx = p * z, sizes = fabs(dp) + fabs(row->delta) + fabs(row->dlse);
     const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + tiny;
-    double error = p_error * fabs(z) + (p + p_error) * z_error;
-    error += 2 * u * (fabs(dx) + error) + tiny;
+    const double of_storage = stored_p.rounding * z, most_dx = fabs(dx) + fabs(of_storage);
+    double error = p_error * fabs(z) + most_p * z_error;
+    error += 2 * u * (most_dx + error) + tiny;
     const double skew = dx * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
-    const double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
-    const struct rounding_of_p rounding = g->statistics && p_half > 0.0
+    double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
+    const struct rounding_of_p rounding = g->statistics && m->p_ds.dtype != ATTEST_ABSENT
                                               ? rounding_of_p(&m->p_ds, p, unsure_of_p(m, v, row, j))
                                               : (struct rounding_of_p){0};
-    const double own = p * bound_lag_of_dp(g, v, j) +
-                       fabs(dx) * (v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias) +
-                       fabs(rounding.tied * z) + tiny;
+    variance += rounding.tied * rounding.tied * z * z;
+    const double lag_of_dp = bound_lag_of_dp(g, v, j), of_lags = p * lag_of_dp + fabs(dx * v->score_lag[j]);
+    const double of_tie = fabs(rounding.tied * z), alike = block->tied && block->tied[j] > 1 ? of_tie : 0.0;
+    const double own = fabs(dx) * (v->weight_bias[j] + row->lse_bias) + tiny;
     const double of_delta = p * row->delta_bias, p_rounding = rounding.known * z;
     block->dx_value[at] = dx;
-    block->dx_error[at] = error;
+    block->dx_error[at] = error + fabs(of_storage);
     if (row->other_sum > 0.0)
-        block->dx_error[at] += expm1(fmin(row->other_sum, 700.0)) * (fabs(dx) + error);
+        block->dx_error[at] += expm1(fmin(row->other_sum, 700.0)) * (most_dx + error);
     block->dx_variance[at] = variance + p_rounding * p_rounding;
     const double of_row = fabs(row->delta_known) + m->row_sigmas * row->delta_sigma;
-    block->dx_bias[at] = fmin(own + of_delta + p * of_row, error);
+    block->dx_bias[at] = fmin(own + of_tie + of_lags + of_delta + p * of_row, error + fabs(of_storage));
     const struct bound_slope c = bound_slope_of(g, block, at);
-    const double ds = dx * c.value, capped = error * (c.value + c.error) + fabs(dx) * c.error;
-    const double ds_error = capped + 3 * u * (fabs(ds) + capped) + tiny;
-    const double rounded = m->ds.relative * (fabs(ds) + ds_error) + m->ds.tiny;
-    if (!(fabs(ds) + ds_error < fmin(m->ds.overflow, m->huge)) || !(p + p_error < fmin(m->p_ds.overflow, m->huge)) ||
+    const double ds = dx * c.value, capped = error * (c.value + c.error) + most_dx * c.error;
+    const double most_ds = most_dx * c.value, ds_error = capped + 3 * u * (most_ds + capped) + tiny;
+    /* Rounding is relative or by a step of the subnormals, and moves nothing by more than itself. */
+    const double size = most_ds + ds_error, rounded = fmin(size, fmax(m->ds.relative * size, m->ds.tiny));
+    if (!(size < fmin(m->ds.overflow, m->huge)) || !(most_p < fmin(m->p_ds.overflow, m->huge)) ||
         !(sizes < m->huge))
         block->states[i].overflow = true;
     const double ds_bias = c.value * block->dx_bias[at] + fabs(dx) * c.bias + tiny; /* ds may be little more */
     const double slope_skew = dx * c.sigma;
     block->ds.value[at] = ds;
-    block->ds.absolute[at] = fabs(ds);
+    block->ds.absolute[at] = most_ds;
     block->ds.error[at] = ds_error + rounded;
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew +
                              bound_variance_of_rounding(&m->ds, fabs(ds) + ds_bias);
-    block->ds.bias[at] = c.value * (own + of_delta) + fabs(dx) * c.bias + tiny;
+    block->ds.bias[at] = c.value * (own + of_tie + of_delta) + fabs(dx) * c.bias + tiny;
+    if (g->statistics) {
+        block->ds.signed_bias[0][at] = c.value * p * copysign(lag_of_dp, -v->dp[j]);
+        block->ds.signed_bias[1][at] = -c.value * dx * v->score_lag[j];
+        if (block->ds.signed_bias[2])
+            block->ds.signed_bias[2][at] = c.value * (of_tie - alike) * (z < 0 ? -1 : 1);
+    }
+    if (block->ds.stored) block->ds.stored[at] = c.value * of_storage;
     if (block->ds.rounded) block->ds.rounded[at] = c.value * rounding.known * z;
-    if (g->statistics) note_delta(g, block, at, v, row, j, c.value, z, c.value * own + fabs(dx) * c.bias + tiny);
-    block->ds_norm[i] += fabs(ds) + block->ds.error[at];
+    if (g->statistics) note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + fabs(dx) * c.bias + tiny);
+    block->ds_norm[i] += most_ds + block->ds.error[at];
 }
 
 /* The dropped-out p that meets dout. */
@@ -529,7 +581,12 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     }
     const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j));
     block->pd.known[at] = rounding.known;
-    block->pd.bias[at] += fabs(rounding.tied);
+    if (block->tied && block->tied[j] < 2 && g->repeated[block->rows.first + i] == 0.0) {
+        block->pd.signed_bias[2][at] = fabs(rounding.tied);
+        block->pd.variance[at] += rounding.tied * rounding.tied;
+    } else {
+        block->pd.bias[at] += fabs(rounding.tied);
+    }
 }
 
 /* p_sink (dlse - delta), summed into dsink. */
@@ -549,7 +606,9 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
 {
     double *const arrays[] = {
         block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,  block->ds.absolute,
-        block->ds.error,    block->ds.variance, block->ds.bias,  block->ds.known, block->ds.rounded,
+        block->ds.error,    block->ds.variance, block->ds.bias,  block->ds.known, block->ds.rounded, block->ds.stored,
+        block->ds.signed_bias[0], block->ds.signed_bias[1], block->ds.signed_bias[2],
+        block->pd.signed_bias[2],
         block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value, block->pd.absolute,
         block->pd.error,    block->pd.variance, block->pd.bias,  block->pd.known,  block->dq.value,
         block->dq.absolute, block->dq.error, block->dq.variance, block->dq.bias,
@@ -577,6 +636,7 @@ static void gradient_row(const struct bound_gradient_head *g, struct bound_gradi
     row_p(g, block, i, &v, &row);
     for (int64_t j = 0; j < g->head.num_keys; ++j) v.dp_error[j] = v.live[j] != 0.0 ? dp_error(g, block, i, j) : 0.0;
     row_delta(g, block, i, &v, &row);
+    if (block->tied) find_ties(g, block, &v, &row);
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v.live[j] == 0.0) continue;
         if (!(v.dp_abs[j] < g->head.machine.huge)) block->states[i].overflow = true;
@@ -663,6 +723,7 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     to->absolute[at] += from->absolute[index];
     to->error[at] += from->error[index];
     to->count[at] += from->count[index];
+    if (to->stored && from->stored) to->stored[at] += from->stored[index];
     to->overflow[at] += from->overflow[index];
     if (!to->variance) return;
     to->variance[at] += from->variance[index];
@@ -670,6 +731,8 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     if (from->known) to->known[at] += from->known[index];
     if (from->rounded) to->rounded[at] += from->rounded[index];
     if (from->shared) to->shared[at] += from->shared[index];
+    for (int n = 0; n < 3; ++n)
+        if (from->signed_bias[n]) to->signed_bias[n][at] += from->signed_bias[n][index];
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -711,6 +774,7 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, s
     *t = (struct bound_terms){.value = bound_take(pool, count),
                               .absolute = bound_take(pool, count),
                               .error = bound_take(pool, count),
+                              .stored = bound_take(pool, count),
                               .rounding = bound_take(pool, count),
                               .rounding_variance = bound_take(pool, count),
                               .count = bound_take(pool, count),
@@ -721,6 +785,7 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, s
         t->known = bound_take(pool, count);
         t->rounded = bound_take(pool, count);
         t->shared = bound_take(pool, count);
+        for (int n = 0; n < 3; ++n) t->signed_bias[n] = bound_take(pool, count);
         bound_take_path(pool, count, &t->path);
     }
     return !pool->failed;
@@ -765,8 +830,16 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     block->o = (struct bound_block_output){.o = bound_take(pool, outputs), .bound = bound_take(pool, outputs)};
     block->k_mean = bound_take(pool, BOUND_BLOCK * p->head_dim);
     block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
-    if (g->statistics && head->machine.p_ds.dtype != ATTEST_ABSENT)
-        block->ds.rounded = bound_take(pool, size);
+    if (head->machine.p_ds.dtype != ATTEST_ABSENT) {
+        block->ds.stored = bound_take(pool, size);
+        if (g->statistics) block->ds.rounded = bound_take(pool, size), block->ds.signed_bias[2] = bound_take(pool, size);
+    }
+    for (int n = 0; g->statistics && n < 2; ++n) block->ds.signed_bias[n] = bound_take(pool, size);
+    if (g->statistics && head->machine.p_dv.parts == 1) {
+        block->pd.signed_bias[2] = bound_take(pool, size);
+        block->tied = bound_take(pool, head->ld);
+        g->repeated = bound_take(pool, head->sequence.seqlen_q);
+    }
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
@@ -784,7 +857,8 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
         const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], g->head.sequence.seqlen_q, 1);
         for (int64_t at = j * t->features; at < (j + 1) * t->features; ++at) {
             if (rounding->dtype != ATTEST_ABSENT && t->head_seen[j] > 0.0) {
-                const double error = t->head.error[at] + sum.rel * (t->head.absolute[at] + t->head.error[at]);
+                const double off = t->head.error[at] + fabs(t->head.stored[at]);
+                const double error = off + sum.rel * (t->head.absolute[at] + t->head.error[at]);
                 const double size = scale * (fabs(t->head.value[at]) + error) * (1 + 4 * m->u);
                 const double half = rounding->relative * size + rounding->tiny;
                 t->group.rounding[at] += half;
@@ -792,10 +866,11 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
                 if (!(size < rounding->overflow)) t->overflow[j] = 1.0;
             }
             bound_add_term(&t->group, at, &t->head, at);
-            t->head.value[at] = t->head.absolute[at] = t->head.error[at] = 0.0;
+            t->head.value[at] = t->head.absolute[at] = t->head.error[at] = t->head.stored[at] = 0.0;
             if (t->head.variance)
                 t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.rounded[at] =
-                    t->head.shared[at] = 0.0;
+                    t->head.shared[at] = t->head.signed_bias[0][at] = t->head.signed_bias[1][at] =
+                        t->head.signed_bias[2][at] = 0.0;
         }
         t->head_seen[j] = 0.0;
     }

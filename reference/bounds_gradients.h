@@ -8,15 +8,18 @@
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
  * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
- * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not. `shared` (NULL: none) is the square
+ * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none) the same
+ * whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that have a sign, each a
+ * factor common to the row away: what sums that are cut off lack of dp, of scores, and half units of p that are tied. `shared` (NULL: none) is the square
  * of what all weights of a row are off by alike. */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared;
+    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored, *signed_bias[3];
 };
 
-/* Sums of weights times an operand, by element of a gradient. variance and what follows: NULL unless asked for. */
+/* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL unless
+ * asked for. */
 struct bound_terms {
-    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared;
+    double *value, *absolute, *error, *stored, *signed_bias[3], *variance, *bias, *known, *rounded, *shared;
     struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */
@@ -78,6 +81,7 @@ struct bound_gradient_head {
     double *k_columns;                /* [head_dim][ld]; NULL unless delta is corrected */
     struct ref_sum dp_sum;            /* accumulation of dout.v */
     struct bound_floors floors;       /* 0 where nothing is scaled */
+    double *repeated;                 /* by row of the query head: 1 if another one is equal to it; NULL: no p is rounded */
     struct bound_key_terms dk, dv;
 };
 
@@ -93,6 +97,7 @@ struct bound_gradient_block {
     struct bound_weights dq;     /* with a corrected delta: value c p; absolute meets |k|, the rest k - its mean */
     double *k_mean, *k_with_delta; /* [BOUND_BLOCK][head_dim]: sums of c p k, and of through_delta k */
     double *squares;             /* scratch */
+    double *tied;                /* of a row's p: 0 where it is no tie, 1 where no other is like it, else 2 */
     double *p_slope, *through_delta, *dq_bias; /* c p; covariance of ds with delta; bias of ds in dq */
     struct bound_row row[BOUND_BLOCK];
     struct bound_correction corrections[BOUND_BLOCK];
@@ -102,6 +107,8 @@ struct bound_gradient_block {
 
 /* Loads the keys and takes all memory. False where there is none. */
 bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
+/* Rows of the query head that are equal. False where there is no memory. */
+bool bound_find_repeated(struct bound_gradient_head *g);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Standard deviation of dp under independent roundings, and what sums that are cut off lack of it, on average. */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "reference/bounds.h"
 #include "reference/formats.h"
 
 /* Mean of (half a unit / (u y))^2 over a significand of which the logarithm is uniform: 3 / (8 ln 2). */
@@ -69,6 +70,25 @@ double bound_reach_of_any(double value, double absolute, double square)
 double bound_bias_of_sum(const struct ref_sum *sum, double reach, double value, double absolute)
 {
     return LOG_UNIFORM_UNIT * reach * (sum->bias + (absolute > 0.0 ? sum->aligned * fmin(1.0, fabs(value) / absolute) : 0.0));
+}
+
+struct bound_drift bound_drift_of(const struct ref_sum *sum, const struct bound_path *path, int64_t at, double value,
+                                  double absolute, double reach, double factor, double bias)
+{
+    const double chain = LOG_UNIFORM_UNIT * factor * (sum->bias - sum->steps), mean = path->first[at];
+    const double share = absolute > 0.0 ? fmin(1.0, fabs(value) / absolute) : 0.0;
+    const double aligned = LOG_UNIFORM_UNIT * fabs(factor) * (sum->steps_aligned - sum->aligned) * share;
+    return (struct bound_drift){{-chain * mean, -chain * (value - mean)},
+                                0.0, fmin(bias, fmax(0.0, bias - reach * (fabs(chain) - aligned)))};
+}
+
+void bound_put_drift(const struct ref_bound *to, int64_t index, struct bound_drift drift)
+{
+    if (!to->beside) return;
+    to->beside[index] = fmax(to->beside[index], drift.beside);
+    if (fabs(drift.optional) > fabs(to->optional[index])) to->optional[index] = drift.optional;
+    for (int d = 0; d < 2; ++d)
+        if (fabs(drift.along[d]) > fabs(to->drift[d][index])) to->drift[d][index] = drift.along[d];
 }
 
 double bound_variance_of_rounding(const struct ref_rounding *r, double y)

@@ -28,6 +28,17 @@ double bound_reach_of_any(double value, double absolute, double square);
 /* Bias of a sum, of that reach, under roundings of `sum`. */
 double bound_bias_of_sum(const struct ref_sum *sum, double reach, double value, double absolute);
 
+/* Of that what one chain makes beyond the steps of a tensor core, as it falls in the order of the path and in the reverse
+ * order, times `factor`; beside: what is left of all of `bias`. */
+struct bound_drift {
+    double along[2], optional, beside; /* optional: a rounding that a kernel may have or not */
+};
+struct bound_drift bound_drift_of(const struct ref_sum *sum, const struct bound_path *path, int64_t at, double value,
+                                  double absolute, double reach, double factor, double bias);
+/* The larger of it and what is there, where the arrays are. */
+struct ref_bound;
+void bound_put_drift(const struct ref_bound *to, int64_t index, struct bound_drift drift);
+
 /* How much an error counts along a result of that value, sigma and bias: struct ref_bound, along. */
 static inline double bound_weight_along(double value, double sigma, double bias)
 {

@@ -468,7 +468,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
         }
         inverse = exp(spread);
     }
-    const double scaled_top = exp(reach.ceiling - s->lse);
+    s->largest_share = fmin(1.0, exp(reach.ceiling - s->lse) * inverse);
     const double exponentials = m->exp_error * m->exp_error / 3, scale = fabs((double)head->problem->softmax_scale);
     s->lse_bias = 0.0;
     for (int64_t c = 0; c < n; ++c) {
@@ -479,7 +479,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
             plus[c] = p[c] * factor + centred[c];
             const bool scaled = block->drop[at + c] > 1.0; /* by dropout, which may come before the rounding */
             rounding[c] = plus[c] * (scaled ? m->p.relative : rounding_of_weight(m, least, error[c]));
-            rounding[c] += (m->p.tiny + m->tiny) * fmin(1.0, scaled_top * inverse);
+            rounding[c] += (m->p.tiny + m->tiny) * s->largest_share;
             const double size = bound_size(s, x[c]);
             const double rounded = size + 2 * fmax(size, bound_size(s, s->top)) + 4 * (s->top - x[c]);
             sigma = sqrt(block->score_sigma[at + c] * block->score_sigma[at + c] + exponentials +

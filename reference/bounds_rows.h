@@ -116,6 +116,7 @@ struct bound_row_state {
     double sink, sink_error;  /* less base, and of the computed one; -inf where there is none */
     double sink_weight;       /* exp(sink - lse) */
     double shift;             /* sum of the centred errors, sink included */
+    double largest_share;     /* normalised weights of 1 before are at most this, and at most 1 */
     double relative;          /* of the sum l and the final scaling of o */
     double relative_sigma;
     double lse_bound, lse_sigma, lse_bias;
@@ -157,8 +158,10 @@ struct bound_alike {
 };
 
 /* o of the block's rows and its bounds, [rows][head_dim_v] each; sigma and bias may be NULL. */
+struct bound_drift;
 struct bound_block_output {
     double *o, *bound, *sigma, *bias, *along; /* along: [rows] */
+    struct bound_drift *drift;
     struct bound_alike alike;
 };
 /* False where there is no memory. Rows that are empty or broken get zero bounds. */

@@ -8,6 +8,7 @@
 #include "reference/bounds.h"
 #include "reference/formats.h"
 #include "reference/judge_directions.h"
+#include "reference/judge_drift.h"
 
 const char *ref_verdict_name(enum ref_verdict v)
 {
@@ -23,9 +24,12 @@ struct tally {
     double bias, shift, row_sigmas;  /* sums of |bias|, of the shift, and over rows of (sum sigma)^2 */
     double rounding, shifted;        /* signed: what rounding the oracle to the format costs, and the oracle shifted */
     double tied[JUDGE_TIES];         /* half units that near ties, beyond those that fall there by chance */
-    /* In units of what is expected of each element: squares of errors and of biases; of rows the sum of mu, of squares
-     * of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed independent ones. */
-    double squares, bias_squares, variance, frobenius, most, excess;
+    double squares; /* of errors, in units of what is expected of each element */
+    /* In units of what is expected of each element beside drift: squares of errors less that, and of biases; of rows the
+     * sum of mu, of squares of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed
+     * independent ones. */
+    double left, bias_squares, variance, frobenius, most, excess;
+    struct judge_drift drift; /* of the current row */
     double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
     struct judge_direction directions[REF_ONE_TILE]; /* of the tensor, head or tile in hand */
     double number;                                         /* of directions in all */
@@ -36,6 +40,8 @@ struct tally {
 static void end_row(struct tally *t, double along)
 {
     const double together = t->mu - t->own, norm = together + sqrt(t->own_squares);
+    t->left += judge_drift_left(&t->drift);
+    t->drift = (struct judge_drift){0};
     t->variance += t->mu;
     t->frobenius += norm * norm;
     t->most = fmax(t->most, together + t->own_most);
@@ -50,7 +56,7 @@ static void end_row(struct tally *t, double along)
 /* One element: where it is, what it should be and is. */
 struct element {
     int64_t index[4];
-    double got, want, bound, sigma, bias, shift;
+    double got, want, bound, sigma, bias, shift, beside, optional, drift[2];
     double near[3]; /* what the next row, the row before and the next head have here; itself where there is none */
 };
 
@@ -76,22 +82,36 @@ static void note_use(struct ref_report *r, const struct element *e, double use)
     r->use_bound = e->bound;
 }
 
+/* Variance of the mean loss of sums that are cut off, over a significand of which the logarithm is uniform, in units of
+ * its square: (3 / (8 ln 2)) / (1 / (2 ln 2))^2 - 1. */
+#define LOSS_VARIANCE 0.03972077083991796
+
+/* For the root mean square. */
+static void weigh_beside_drift(const struct element *e, const struct judge_error *off, struct tally *t)
+{
+    const double drifts = fmax(0.0, off->bias - e->beside), variance = off->sigma * off->sigma + LOSS_VARIANCE * drifts * drifts;
+    const double bias = e->beside + fabs(off->shift), expected = variance + bias * bias, own = off->own / expected;
+    if (!(expected > 0.0)) return;
+    judge_drift_add(&t->drift, 1 / expected, off->error, e->drift, e->optional);
+    t->bias_squares += bias * bias / expected;
+    t->mu += variance / expected;
+    t->own += own;
+    t->own_squares += own * own;
+    t->own_most = fmax(t->own_most, own);
+    t->excess += off->rounding * off->rounding / expected - own;
+}
+
 /* In units of the square of what is expected of it. */
 static void weigh_element(int32_t dtype, const struct element *e, struct tally *t)
 {
     const struct judge_error off = judge_error_of(dtype, e->got, e->want, e->sigma, e->bias, e->shift);
-    const double bias = off.bias + fabs(off.shift), own = off.own / off.expected, half = ref_half_ulp(dtype, e->want);
+    const double half = ref_half_ulp(dtype, e->want);
     if (!(off.expected > 0.0)) return; /* exact: the bound has it */
     t->squares += off.error * off.error / off.expected;
-    t->bias_squares += bias * bias / off.expected;
-    t->mu += off.sigma * off.sigma / off.expected;
+    weigh_beside_drift(e, &off, t);
     t->rounding += off.rounding;
     t->shifted += off.shifted;
     for (int n = 0; n < JUDGE_TIES; ++n) t->tied[n] += off.tied[n];
-    t->own += own;
-    t->own_squares += own * own;
-    t->own_most = fmax(t->own_most, own);
-    t->excess += off.rounding * off.rounding / off.expected - own;
     struct judge_direction *const d = t->directions;
     judge_direction_add(&d[REF_SCALED], &off, e->want);
     judge_direction_add(&d[REF_SCALED_HEAD], &off, e->want);
@@ -136,7 +156,7 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
     const double n = (double)t->compared, l = -log(JUDGE_FALSE_ALARM);
     if (t->compared == 0) return;
     const double squares = t->variance + fmax(0.0, t->excess) + 2 * sqrt(l * t->frobenius) + 2 * l * t->most;
-    r->rms_ratio = ratio(sqrt(t->squares), sqrt(t->bias_squares) + sqrt(squares));
+    r->rms_ratio = ratio(sqrt(t->left), sqrt(t->bias_squares) + sqrt(squares));
     r->direction_share = ratio(t->share, t->squares);
     const double rounding = fmax(fabs(t->rounding), fabs(t->shifted)) + judge_most_tied(t->tied);
     const double systematic = rounding + judge_shift_toward(t->error, t->shift) + t->bias;
@@ -200,6 +220,9 @@ static void judge_at(struct subject *s, int64_t canonical, int64_t offset, const
                         .sigma = b->sigma ? b->sigma[canonical] : 0.0,
                         .bias = b->bias ? b->bias[canonical] : 0.0,
                         .shift = b->shift ? b->shift[canonical] : 0.0};
+    e.beside = b->beside ? b->beside[canonical] : fabs(e.bias);
+    e.optional = b->beside ? b->optional[canonical] : 0.0;
+    for (int d = 0; d < 2; ++d) e.drift[d] = b->beside ? b->drift[d][canonical] : 0.0;
     for (int n = 0; n < 3; ++n) e.near[n] = s->oracle[canonical + s->near[n]];
     judge_element(s->dtype, &e, s->report, &s->tally);
 }

@@ -177,18 +177,24 @@ static struct ref_sum sum_of(const struct ref_machine *m, double terms, double s
     const double truncation = 2 * m->u; /* 2^-23 */
     if (m->accumulate == ATTEST_ACC_FP32) {
         const double n = terms + 3;
-        return (struct ref_sum){expm1(n * m->u), sqrt(n / 3) * m->u, 0.0, 0.0};
+        return (struct ref_sum){.rel = expm1(n * m->u), .sigma = sqrt(n / 3) * m->u};
     }
     if (m->accumulate == ATTEST_ACC_FAITHFUL) {
         const double n = fmax(terms, terms / 2 + 1.5 * steps) + 3;
-        return (struct ref_sum){expm1(n * truncation), sqrt(n / 12) * truncation, n * truncation / 2, 0.0};
+        return (struct ref_sum){.rel = expm1(n * truncation),
+                                .sigma = sqrt(n / 12) * truncation,
+                                .bias = n * truncation / 2,
+                                .steps = steps * truncation / 2,
+                                .steps_aligned = terms * truncation / 4};
     }
     const double alignment = m->accumulate == ATTEST_ACC_HOPPER ? 0.25 : 0.5; /* a term's truncation, of 2^-23 */
     const double n = alignment * terms + steps;
     return (struct ref_sum){.rel = expm1(n * truncation + (steps + 3) * m->u),
                             .sigma = sqrt(alignment * alignment * terms / 3 + steps / 12) * truncation,
                             .bias = steps * truncation / 2,
-                            .aligned = alignment * terms * truncation / 2};
+                            .aligned = alignment * terms * truncation / 2,
+                            .steps = steps * truncation / 2,
+                            .steps_aligned = alignment * terms * truncation / 2};
 }
 
 static int64_t step_terms(const struct ref_machine *m) { return m->accumulate == ATTEST_ACC_HOPPER ? 16 : 8; }
@@ -207,13 +213,17 @@ struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t 
     return sum;
 }
 
-struct ref_sum ref_sum_tiles(const struct ref_machine *m, int64_t terms, int64_t span)
+double ref_sum_of_steps(const struct ref_machine *m, int64_t terms, int64_t span)
 {
-    struct ref_sum sum = ref_sum_rows(m, terms, span, 1);
-    if (!m->ordered || span <= REF_TILE) return sum;
+    const double rel = ref_sum_rows(m, terms, span, 1).rel, steps = (double)(span / step_terms(m) + 2);
+    if (m->accumulate != ATTEST_ACC_FAITHFUL || m->parts != 1) return rel;
+    return fmin(rel, ref_growth(((double)terms / 2 + 1.5 * steps + 3) * 2 * m->u));
+}
+
+double ref_sum_of_tiles(const struct ref_machine *m, int64_t terms, int64_t span)
+{
     const double tile = ref_sum_rows(m, terms < REF_TILE ? terms : REF_TILE, REF_TILE, 1).rel;
-    sum.rel = fmin(sum.rel, ref_both(tile, ref_growth((double)(span / REF_LEAST_TILE + 2) * m->u)));
-    return sum;
+    return ref_both(tile, ref_growth((double)(span / REF_LEAST_TILE + 2) * m->u));
 }
 
 double ref_step_error(const struct ref_machine *m) { return m->parts_size * m->parts * expm1(16 * m->u); }

@@ -68,15 +68,18 @@ struct ref_rounding ref_rounding_to_fp16(double scale);
  * products that are, which is felt as far as they have one sign. */
 struct ref_sum {
     double rel, sigma, bias, aligned;
+    double steps, steps_aligned; /* bias and aligned in the steps of a tensor core, where it may be a chain, too */
 };
 /* Over `terms` features, which begin on a step of the matrix unit. */
 struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);
 /* Over `terms` of `span` rows, `heads` times, some of which may be masked and so leave steps that are not full. */
 struct ref_sum ref_sum_rows(const struct ref_machine *m, int64_t terms, int64_t span, int64_t heads);
 
-/* Of dq: tiles of REF_LEAST_TILE to REF_TILE keys, whose sums are added in any order (bounds.md, 3.4). */
-struct ref_sum ref_sum_tiles(const struct ref_machine *m, int64_t terms, int64_t span);
-enum { REF_LEAST_TILE = 64, REF_TILE = 128 };
+/* rel of dq by tiles of REF_LEAST_TILE to REF_TILE keys, whose sums are added in any order (bounds.md, 3.4). */
+double ref_sum_of_tiles(const struct ref_machine *m, int64_t terms, int64_t span);
+enum { REF_LEAST_TILE = 32, REF_TILE = 128 };
+/* rel of one chain of all terms in the steps of a tensor core. */
+double ref_sum_of_steps(const struct ref_machine *m, int64_t terms, int64_t span);
 /* What one step of an accumulator may cost its own terms, beside what it costs the partial sum. */
 double ref_step_error(const struct ref_machine *m);
 

@@ -30,8 +30,10 @@ void power_judge_init(struct power_judge *j, const struct power_case *kernel, co
     for (int t = REF_O; t <= REF_DV; ++t) {
         const int64_t size = size_of(c, (enum ref_tensor)t);
         j->oracle[t] = allocate(size, sizeof(double));
-        double **const arrays[] = {&j->bounds[t].bound, &j->bounds[t].sigma, &j->bounds[t].bias, &j->bounds[t].shift};
-        for (int i = 0; i < 4; ++i) *arrays[i] = allocate(size, sizeof(double));
+        struct ref_bound *const b = &j->bounds[t];
+        double **const arrays[] = {&b->bound, &b->sigma, &b->bias, &b->shift, &b->beside,
+                                   &b->optional, &b->drift[0], &b->drift[1]};
+        for (int i = 0; i < 8; ++i) *arrays[i] = allocate(size, sizeof(double));
         if (t == REF_O || t == REF_DQ) j->bounds[t].along = allocate(size / c->dim, sizeof(double));
     }
     const struct ref_forward forward = {j->oracle[REF_O], j->oracle[REF_LSE]};
@@ -52,6 +54,7 @@ void power_judge_clear(struct power_judge *j)
         free(j->oracle[t]);
         free(j->bounds[t].bound), free(j->bounds[t].sigma), free(j->bounds[t].bias), free(j->bounds[t].shift);
         free(j->bounds[t].along);
+        free(j->bounds[t].beside), free(j->bounds[t].optional), free(j->bounds[t].drift[0]), free(j->bounds[t].drift[1]);
     }
 }
 

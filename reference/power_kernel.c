@@ -325,9 +325,10 @@ static void backward_tile(struct power_case *c, struct work *w, int64_t h, int64
     for (int64_t i = 0; i < c->rows; ++i)
         for (int64_t j = 0; j < count; ++j) {
             const int64_t at = i * count + j;
-            const float ds = w->s[at] * (w->dp[at] - w->delta[i]);
-            w->s[at] = round_weight(c, w->s[at], POWER_P_TRUNCATED, POWER_P_7_BITS);
-            w->dp[at] = round_weight(c, ds, POWER_DS_TRUNCATED, POWER_DS_7_BITS);
+            const float exact = w->s[at], folded = c->folds_scale ? c->problem.softmax_scale : 1.0f;
+            w->s[at] = round_weight(c, exact, POWER_P_TRUNCATED, POWER_P_7_BITS);
+            const float ds = (c->reuses_p ? w->s[at] : exact) * (w->dp[at] - w->delta[i]);
+            w->dp[at] = round_weight(c, folded * ds, POWER_DS_TRUNCATED, POWER_DS_7_BITS);
         }
     multiply(c->sum, c->rows, c->dim, count, w->dp, count, 1, w->k, w->dq);
     if (c->fault == POWER_DQ_EVERY && (first + count) % (int64_t)c->size == 0)
@@ -336,7 +337,7 @@ static void backward_tile(struct power_case *c, struct work *w, int64_t h, int64
     memset(w->dv, 0, sizeof w->dv);
     multiply(c->sum, count, c->dim, c->rows, w->dp, 1, count, w->q, w->dk);
     multiply(c->sum, count, c->dim, c->rows, w->s, 1, count, w->dout, w->dv);
-    finish(c, POWER_DK_TRUNCATED, POWER_DK_SCALED, c->problem.softmax_scale, count, h, first, w->dk, c->dk);
+    finish(c, POWER_DK_TRUNCATED, POWER_DK_SCALED, c->folds_scale ? 1.0f : c->problem.softmax_scale, count, h, first, w->dk, c->dk);
     finish(c, POWER_DV_TRUNCATED, POWER_DV_SCALED, 1.0f, count, h, first, w->dv, c->dv);
 }
 
@@ -364,7 +365,7 @@ static void backward_head(struct power_case *c, struct work *w, int64_t h)
     memset(w->dq, 0, (size_t)(c->rows * c->dim) * sizeof *w->dq);
     find_delta(c, w, h);
     for (int64_t j = 0; j < c->keys; j += TILE) backward_tile(c, w, h, j, c->keys - j < TILE ? c->keys - j : TILE);
-    finish(c, POWER_DQ_TRUNCATED, POWER_DQ_SCALED, c->problem.softmax_scale, c->rows, h, 0, w->dq, c->dq);
+    finish(c, POWER_DQ_TRUNCATED, POWER_DQ_SCALED, c->folds_scale ? 1.0f : c->problem.softmax_scale, c->rows, h, 0, w->dq, c->dq);
 }
 
 void power_run(struct power_case *c)

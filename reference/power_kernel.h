@@ -48,6 +48,8 @@ struct power_case {
     enum power_sum sum;
     bool exact_delta;    /* from p and dp; else from the rounded o */
     bool rounds_weights; /* p and ds, to the dtype */
+    bool folds_scale;    /* ds is multiplied by softmax_scale before it is rounded, as cuDNN's is */
+    bool reuses_p;       /* ds is made of the p that was rounded for dv, as the memory-efficient kernel's is */
     enum power_fault fault;
     double size;
     float *q, *k, *v, *dout;                      /* [rows or keys][heads][dim], numbers of the dtype */

@@ -69,3 +69,21 @@ Test(power, lost_values_are_seen_among_32768_keys)
     cr_expect_float_eq(report.direction_size, 0.02, 2e-3, "%s", text);
     power_judge_clear(&j);
 }
+
+/* Thresholds are at most three times what honest kernels err by, and so is that of sums that are all cut off. */
+Test(power, thresholds_are_near_honest_errors_among_32768_keys)
+{
+    static const enum power_sum sums[] = {POWER_HOPPER, POWER_CHAIN};
+    for (int i = 0; i < 2; ++i) {
+        const struct power_case kernel = {.dtype = ATTEST_FP16, .rows = 64, .keys = 32768, .heads = 1, .dim = 64, .seed = 3,
+                                          .sum = sums[i], .rounds_weights = true, .folds_scale = true, .reuses_p = true};
+        power_judge_init(&j, &kernel, ref_recipe("flash"));
+        for (int t = REF_O; t <= REF_DV; ++t) {
+            struct ref_report report;
+            cr_expect_leq(power_judge_fault(&j, POWER_HONEST, 0, (enum ref_tensor)t, &report), 1.0);
+            cr_expect_eq(report.verdict, REF_PASS, "%s", ref_tensor_names[t]);
+            if (t != REF_LSE) cr_expect_gt(report.rms_ratio, 0.32, "%s: %g", ref_tensor_names[t], report.rms_ratio);
+        }
+        power_judge_clear(&j);
+    }
+}

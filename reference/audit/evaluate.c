@@ -87,6 +87,9 @@ static struct ref_bound allocate_bound(const struct attest_problem *p, enum ref_
                               .sigma = allocate_doubles(p, which),
                               .bias = allocate_doubles(p, which),
                               .shift = allocate_doubles(p, which),
+                              .drift = {allocate_doubles(p, which), allocate_doubles(p, which)},
+                              .optional = allocate_doubles(p, which),
+                              .beside = allocate_doubles(p, which),
                               .along = which == REF_O || which == REF_DQ ? allocate_doubles(p, REF_LSE) : NULL};
 }
 
@@ -119,6 +122,10 @@ void bounds_free(struct ref_bound bounds[REF_NUM_TENSORS])
         free(bounds[t].sigma);
         free(bounds[t].bias);
         free(bounds[t].shift);
+        free(bounds[t].drift[0]);
+        free(bounds[t].drift[1]);
+        free(bounds[t].optional);
+        free(bounds[t].beside);
         free(bounds[t].along);
         bounds[t] = (struct ref_bound){0};
     }

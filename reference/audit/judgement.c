@@ -22,8 +22,8 @@ enum verdict verdict_of(enum ref_verdict v)
 /* A converted lse carries the rounding of the conversion beside its own: half a unit of fp32 more. */
 static struct ref_bound widened(const struct ref_bound *b, const double *oracle, int64_t size)
 {
-    struct ref_bound wide = {
-        .bound = allocate((size_t)size, sizeof(double)), .sigma = b->sigma, .bias = b->bias, .shift = b->shift, .along = b->along};
+    struct ref_bound wide = *b;
+    wide.bound = allocate((size_t)size, sizeof(double));
     for (int64_t i = 0; i < size; ++i) {
         const double magnitude = fabs(oracle[i]) + b->bound[i];
         wide.bound[i] = b->bound[i] + (isfinite(magnitude) ? ref_half_ulp(ATTEST_FP32, magnitude) : 0);
