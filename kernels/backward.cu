@@ -73,7 +73,7 @@ struct query_warp {
     const query_row *known;                                /* its rows, in shared memory */
     row_sums rows[shape::BLOCKS][2];
     feature_sums<shape> ds_k, p_k;
-    tile_keys keys; /* `all` is empty where an lse has two parts: then rows are asked one by one */
+    tile_keys keys; /* `all` is empty where an lse is large: then rows are asked one by one */
     int32_t first;  /* its first row */
 };
 
@@ -145,11 +145,11 @@ DEVICE void add_rounded(row_sums (&sums)[2], const uint32_t (&ds)[COUNT][4])
             sums[r % 2].ds_rounded += unpack<T>(ds[j][r], false) + unpack<T>(ds[j][r], true);
 }
 
-/* Whether lse of one of the warp's rows has two parts. */
+/* Whether lse of one of the warp's rows is large: no fused operation takes it from a score then. */
 template <typename shape>
-DEVICE bool is_split(const query_warp<shape> &w)
+DEVICE bool has_large(const query_warp<shape> &w)
 {
-    return ballot(FULL_WARP, w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse.low != 0) != 0;
+    return ballot(FULL_WARP, is_large(w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse.high)) != 0;
 }
 
 /* STEP keys from `key` on, k and v their rows in shared memory. */
@@ -170,7 +170,7 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
         }
         const int32_t row = w.first + 16 * m + static_cast<int>(lane()) / 4;
         const interval keys[2] = {keys_of_row(f, s, row), keys_of_row(f, s, row + 8)};
-        if (shape::PLAIN && is_split<shape>(w)) find_plain_gradients<true, true, shape>(w, m, p, ds, keys, terms.c, lane_key);
+        if (shape::PLAIN && has_large<shape>(w)) find_plain_gradients<true, true, shape>(w, m, p, ds, keys, terms.c, lane_key);
         else if (shape::PLAIN) find_plain_gradients<true, false, shape>(w, m, p, ds, keys, terms.c, lane_key);
         else find_gradients<shape>(w, m, p, ds, keys, f, s, terms, row, lane_key);
     }
@@ -281,13 +281,6 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
 
 /* ---- rows whose lse is large ------------------------------------------------------------------------------------- */
 
-/* Whether one of the warp's rows needs an lse of its own. */
-template <typename shape>
-DEVICE bool has_own_lse(const query_warp<shape> &w, const backward_params &p)
-{
-    return ballot(FULL_WARP, needs_own_lse(p, w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse)) != 0;
-}
-
 /* What a lane has of each row: its largest score, then its sum of 2^(y - m). */
 template <typename shape>
 struct score_numbers {
@@ -388,7 +381,6 @@ DEVICE void find_own_lse(query_warp<shape> &w, const backward_params &p, const s
             }
         sync_warp(FULL_WARP);
     }
-    if (is_split<shape>(w)) w.keys.all = {};
     sync_threads(); /* the tile is free */
 }
 
@@ -418,7 +410,7 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + OWN * DIM;
     uint16_t *const stages = dout + OWN * DIM; /* k and v, k and v */
     query_row *const known = reinterpret_cast<query_row *>(q + shape::NUMBERS);
-    uint32_t *const votes = reinterpret_cast<uint32_t *>(known + OWN), *const own_votes = votes + WARPS;
+    uint32_t *const votes = reinterpret_cast<uint32_t *>(known + OWN), *const large_votes = votes + WARPS;
 
     cta_place place;
     if (!find_place<shape>(f.batch, f.num_heads_q, place)) return;
@@ -447,14 +439,15 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     query_warp<shape> w;
     w.q.rows = q + warp_row * DIM, w.dout.rows = dout + warp_row * DIM;
     begin_query_warp<shape>(w, p, s, place, tile_row + warp_row, known + warp_row);
-    const bool has_own = has_own_lse<shape>(w, p);
-    if (lane() == 0) own_votes[warp()] = has_own;
+    const bool is_voted = has_large<shape>(w);
+    if (lane() == 0) large_votes[warp()] = is_voted;
     cp_async_wait_all();
     sync_threads(); /* the votes are there; q, dout and the first stage are complete */
     uint32_t is_asked = 0;
-    for (int n = 0; n < WARPS; ++n) is_asked |= own_votes[n];
-    if (is_asked != 0 && key < keys.last)
+    for (int n = 0; n < WARPS; ++n) is_asked |= large_votes[n];
+    if (is_asked != 0 && !p.external_lse && key < keys.last)
         find_own_lse<T, shape>(w, p, s, place, terms, lanes, known + warp_row, keys, stages + 2 * TILE * DIM);
+    if (is_asked != 0 && has_large<shape>(w)) w.keys.all = {};
     for (int stage = 0; key < keys.last; stage ^= 1) {
         const int32_t next = next_keys<shape>(f, terms.rule, s, tile_row, rows, key + TILE, keys.last, votes);
         if (next < keys.last) load(stage ^ 1, next);
@@ -679,14 +672,14 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         const uint16_t *const q = stages + stage * 2 * TILE * DIM, *const dout = q + TILE * DIM;
         const float *const lse = stage_terms + stage * shape::STAGE_TERMS, *const offset = lse + TILE;
         float *const low = stage_terms + stage * shape::STAGE_TERMS + 2 * TILE;
-        const int64_t head = place.head * f.group + at.head;
         if (shape::PLAIN && has_large<TILE>(lse)) { /* in every warp */
+            const row_terms of_rows = terms_of(p, s, b, place.head * f.group + at.head);
             const int n = static_cast<int>(thread_x());
-            if (n < TILE) low[n] = is_large(lse[n]) ? terms_of(p, s, b, head).lse_low[at.row + n] : 0;
+            if (n < TILE) low[n] = is_large(lse[n]) ? of_rows.lse_low[at.row + n] : 0;
             w.all = {};
             sync_threads(); /* they are there */
         }
-        const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
+        const score_terms terms = find_score_terms<shape::PLAIN>(f, b, place.head * f.group + at.head);
         ROLLED for (int r = 0; r < TILE; r += shape::STEP)
             take_queries<T, shape>(w, f, s, terms, lanes,
                                    {q + r * DIM, dout + r * DIM, lse + r, offset + r, low + r, low + TILE + r,
