@@ -153,6 +153,9 @@ static void oracle_of(struct subject *s, struct prop_case *c)
         s->bounds[t].sigma = case_doubles(c, count);
         s->bounds[t].bias = case_doubles(c, count);
         s->bounds[t].shift = case_doubles(c, count);
+        for (int d = 0; d < 2; ++d) s->bounds[t].drift[d] = case_doubles(c, count);
+        s->bounds[t].optional = case_doubles(c, count);
+        s->bounds[t].beside = case_doubles(c, count);
         if (t == REF_O || t == REF_DQ) s->bounds[t].along = case_doubles(c, case_count(c, T_LSE));
     }
     const struct ref_forward f = {s->oracle[REF_O], s->oracle[REF_LSE]};
