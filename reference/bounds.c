@@ -481,6 +481,7 @@ void bound_clear_bound(const struct ref_bound *bound, int64_t count)
     clear(bound->beside, count);
     clear(bound->optional, count);
     for (int d = 0; d < 2; ++d) clear(bound->drift[d], count);
+    for (int n = 0; n < REF_WAYS; ++n) clear(bound->alike[n], count);
 }
 
 /* For each machine that may have made them. */

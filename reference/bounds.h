@@ -38,6 +38,8 @@ const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is no
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
 
+enum { REF_WAYS = 8 }; /* to round weights that are alike */
+
 struct ref_bound {
     double *bound; /* rigorous; +inf where the recipe may overflow there */
     double *sigma; /* standard deviation under independent roundings */
@@ -49,6 +51,8 @@ struct ref_bound {
                        * one: errors of a row are a mean of these and 0; in bias all the same. NULL: not asked for */
     double *optional; /* of the bias, a rounding that is known, and that a kernel has in all elements of a row or in none */
     double *beside;   /* |bias| but for these */
+    double *alike[REF_WAYS]; /* of dq and dk: what rounding ds of keys that dropout takes away adds, by the ways of doing it,
+                              * of which a kernel has one; noise, in sigma, all the same. NULL: not asked for */
 };
 
 enum ref_tensor { REF_O, REF_LSE, REF_DQ, REF_DK, REF_DV, REF_DBIAS, REF_DSINK, REF_NUM_TENSORS };
