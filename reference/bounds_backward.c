@@ -178,7 +178,8 @@ void bound_walk_sums(struct bound_gradient_block *block, const struct bound_weig
                      int64_t keys, int64_t ld, const struct bound_panels *operand, struct bound_terms *t)
 {
     if (!t->variance) {
-        bound_product(rows, features, keys, w->value, ld, 1, operand->plain, operand->k_packed, false, t->value, features);
+        bound_product(rows, features, keys, w->value, ld, 1, operand->plain, operand->k_packed, false, t->value,
+                      features);
         return;
     }
     for (int64_t i = 0; i < rows * ld; ++i) block->squares[i] = w->value[i] * w->value[i];
@@ -220,7 +221,8 @@ static void add_key_products(const struct bound_gradient_head *g, struct bound_g
         bound_product(keys, features, rows, block->squares, 1, ld, operand->square, operand->k_packed, true,
                       all->path.square, features);
         for (int64_t at = 0; at < keys * features; ++at) {
-            const double step = terms->step[at / features], from = terms->before[at], to = all->value[at] + t->value[at];
+            const double step = terms->step[at / features];
+            const double from = terms->before[at], to = all->value[at] + t->value[at];
             all->path.first[at] += step * 0.5 * (from + to);
             all->path.second[at] += step * 0.5 * (from * from + to * to);
             terms->before[at] = to;
@@ -328,7 +330,8 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
         if (ok && g.repeated) ok = bound_find_repeated(&g);
-        for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK) ok = one_block(b, &g, &block, &order, &dq, r);
+        for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK)
+            ok = one_block(b, &g, &block, &order, &dq, r);
         if (ok) bound_end_head(&g);
     }
     end_path(&g.dk, ok ? g.head.num_keys : 0);

@@ -119,8 +119,8 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
     return may_be_scaled ? error : fmin(error, sums->bound); /* the bound of o is of other roundings */
 }
 
-/* What the o that is in memory makes delta be off by, with its sign; NaN where there is none, or where a delta is given,
- * which is read in its place. */
+/* What the o that is in memory makes delta be off by, with its sign; NaN where there is none, or where a delta is
+ * given, which is read in its place. */
 static double signed_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
                                   int64_t i)
 {
@@ -293,7 +293,8 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
     const double second = 4 * u * u * (reach + bound_size(s, s->lse));
     const double common =
         sum + logarithm + (double)(1 + s->rescales) * m->exp_error + 5 * u * log_terms + second;
-    const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error; /* of half of the keys, and a factor */
+    /* Of half of the keys, and a factor. */
+    const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error;
     const double each = exponentials + second + 1.5 * m->power * u;
     row->own_least = exp(-(common + each + 3 * u * (log_terms + common)));
     row->other_sum = m->accumulate == ATTEST_ACC_FP32 ? 0.0 : 2 * sum_error; /* dbias has dot products of its own */
@@ -388,11 +389,12 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
     if (!(cap > 0)) return (struct bound_slope){.value = 1.0};
     const double t = fabs(block->rows.tanh[at]), off = block->rows.tanh_error[at];
     return (struct bound_slope){.value = 1 - t * t,
-                          .error = 2 * t * off + off * off + 4 * m->u,
-                          .bias =
-                              2 * t * (m->tanh_error * t + m->tanh_floor + (block->rows.score_bias[at] + fabs(block->rows.score_lag[at])) / cap) +
-                              4 * m->u,
-                          .sigma = 2 * t * block->rows.score_sigma[at] / cap};
+                                .error = 2 * t * off + off * off + 4 * m->u,
+                                .bias = 2 * t *
+                                            (m->tanh_error * t + m->tanh_floor +
+                                             (block->rows.score_bias[at] + fabs(block->rows.score_lag[at])) / cap) +
+                                        4 * m->u,
+                                .sigma = 2 * t * block->rows.score_sigma[at] / cap};
 }
 
 /* What is left of y by its parts. */
@@ -462,14 +464,15 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Those p that are tied, to block->tied. Of one that no other is like the sign is chance. */
-static void find_ties(const struct bound_gradient_head *g, struct bound_gradient_block *block, const struct bound_view *v,
-                      const struct bound_row *row)
+static void find_ties(const struct bound_gradient_head *g, struct bound_gradient_block *block,
+                      const struct bound_view *v, const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     double *const values = block->rows.line[0];
     int64_t count = 0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
-        const bool tied = v->live[j] != 0.0 && rounding_of_p(&m->p_dv, v->p[j], bound_unsure_of_p(m, v, row, j)).tied != 0.0;
+        const bool tied =
+            v->live[j] != 0.0 && rounding_of_p(&m->p_dv, v->p[j], bound_unsure_of_p(m, v, row, j)).tied != 0.0;
         block->tied[j] = tied ? 1 : 0;
         if (tied) values[count++] = v->p[j];
     }
@@ -483,8 +486,8 @@ static void find_ties(const struct bound_gradient_head *g, struct bound_gradient
     }
 }
 
-/* A p, which is off by `error` at most, as ds is made of it: rounded, to a number that is known, but for what `error` makes
- * of it; or not. */
+/* A p, which is off by `error` at most, as ds is made of it: rounded, to a number that is known, but for what `error`
+ * makes of it; or not. */
 struct stored_p {
     double rounding, error;
 };
@@ -552,7 +555,8 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     }
     if (block->ds.stored) block->ds.stored[at] = c.value * of_storage;
     if (block->ds.rounded) block->ds.rounded[at] = c.value * rounding.known * z;
-    if (g->statistics) note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + fabs(dx) * c.bias + tiny);
+    if (g->statistics)
+        note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + fabs(dx) * c.bias + tiny);
     block->ds_norm[i] += most_ds + block->ds.error[at];
 }
 
@@ -838,7 +842,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
     if (head->machine.p_ds.dtype != ATTEST_ABSENT) {
         block->ds.stored = bound_take(pool, size);
-        if (g->statistics) block->ds.rounded = bound_take(pool, size), block->ds.signed_bias[2] = bound_take(pool, size);
+        if (g->statistics)
+            block->ds.rounded = bound_take(pool, size), block->ds.signed_bias[2] = bound_take(pool, size);
     }
     for (int n = 0; g->statistics && n < 2; ++n) block->ds.signed_bias[n] = bound_take(pool, size);
     if (g->statistics && head->machine.p_dv.parts == 1) {

@@ -8,18 +8,18 @@
 
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
- * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
- * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none) the same
- * whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that have a sign, each a
- * factor common to the row away: what sums that are cut off lack of dp, of scores, and half units of p that are tied. `shared` (NULL: none) is the square
- * of what all weights of a row are off by alike. */
+ * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes
+ * delta be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none)
+ * the same whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that
+ * have a sign, each a factor common to the row away: what sums that are cut off lack of dp, of scores, and half units
+ * of p that are tied. `shared` (NULL: none) is the square of what all weights of a row are off by alike. */
 struct bound_weights {
     double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored, *signed_bias[3];
     double *alike[REF_WAYS]; /* what rounding adds, NULL: none */
 };
 
-/* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL unless
- * asked for. */
+/* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL
+ * unless asked for. */
 struct bound_terms {
     double *value, *absolute, *error, *stored, *signed_bias[3], *variance, *bias, *known, *rounded, *shared;
     double *alike[REF_WAYS];
@@ -92,7 +92,7 @@ struct bound_gradient_head {
     struct bound_way ways[REF_WAYS];  /* to round ds; none unless asked for */
     int num_ways;
     struct bound_floors floors;       /* 0 where nothing is scaled */
-    double *repeated;                 /* by row of the query head: 1 if another one is equal to it; NULL: no p is rounded */
+    double *repeated;                 /* by row of the query head: 1 if another is equal to it; NULL: no p is rounded */
     struct bound_key_terms dk, dv;
 };
 

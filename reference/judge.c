@@ -27,9 +27,9 @@ struct tally {
     double alike[REF_WAYS];          /* signed: what roundings that are alike add, by the ways of doing it, */
     double alike_squares[REF_WAYS];  /* and their squares, in units of what is expected beside drift */
     double squares; /* of errors, in units of what is expected of each element */
-    /* In units of what is expected of each element beside drift: squares of errors less that, and of biases; of rows the
-     * sum of mu, of squares of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed
-     * independent ones. */
+    /* In units of what is expected of each element beside drift: squares of errors less that, and of biases; of rows
+     * the sum of mu, of squares of Frobenius norms, the largest operator norm; by how much the oracle's own roundings
+     * exceed independent ones. */
     double left, bias_squares, variance, frobenius, most, excess;
     struct judge_drift drift; /* of the current row */
     double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
@@ -92,7 +92,8 @@ static void note_use(struct ref_report *r, const struct element *e, double use)
 /* For the root mean square. */
 static void weigh_beside_drift(const struct element *e, const struct judge_error *off, struct tally *t)
 {
-    const double drifts = fmax(0.0, off->bias - e->beside), variance = off->sigma * off->sigma + LOSS_VARIANCE * drifts * drifts;
+    const double drifts = fmax(0.0, off->bias - e->beside);
+    const double variance = off->sigma * off->sigma + LOSS_VARIANCE * drifts * drifts;
     const double bias = e->beside + fabs(off->shift), expected = variance + bias * bias, own = off->own / expected;
     if (!(expected > 0.0)) return;
     judge_drift_add(&t->drift, 1 / expected, off->error, e->drift, e->optional);
@@ -102,7 +103,8 @@ static void weigh_beside_drift(const struct element *e, const struct judge_error
     t->own_squares += own * own;
     t->own_most = fmax(t->own_most, own);
     t->excess += off->rounding * off->rounding / expected - own;
-    for (int n = 0; off->has_alike && n < REF_WAYS; ++n) t->alike_squares[n] += off->alike[n] * off->alike[n] / expected;
+    for (int n = 0; off->has_alike && n < REF_WAYS; ++n)
+        t->alike_squares[n] += off->alike[n] * off->alike[n] / expected;
 }
 
 /* In units of the square of what is expected of it. */
@@ -171,14 +173,16 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
     r->mean_ratio = ratio(fabs(r->mean_error), (systematic + sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
-/* A direction that ends here; place: where its head or tile begins. Of equals the last counts, which has most elements. */
+/* A direction that ends here; place: where its head or tile begins. Of equals the last counts, which has
+ * most elements. */
 static void end_direction(struct tally *t, enum ref_direction which, const int64_t place[3], struct ref_report *r)
 {
     const struct judge_direction d = t->directions[which];
     const double ratio = judge_direction_ratio(&d, JUDGE_FALSE_ALARM / t->number);
     const double share = d.norm > 0.0 ? d.projection * d.projection / d.norm : 0.0;
     t->directions[which] = (struct judge_direction){0};
-    const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > t->share * (1 - 1e-6) : ratio > r->direction_ratio;
+    const bool explains =
+        ratio > 1 ? !(r->direction_ratio > 1) || share > t->share * (1 - 1e-6) : ratio > r->direction_ratio;
     if (!(ratio <= r->direction_ratio)) r->direction_ratio = ratio;
     if (!explains) return;
     t->share = share;

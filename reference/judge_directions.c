@@ -37,7 +37,8 @@ double judge_most_alike(const double *alike)
 struct judge_error judge_error_of(int32_t dtype, double got, double want, const struct ref_bound *bound,
                                   int64_t canonical)
 {
-    const double sigma = bound->sigma ? bound->sigma[canonical] : 0.0, bias = bound->bias ? bound->bias[canonical] : 0.0;
+    const double sigma = bound->sigma ? bound->sigma[canonical] : 0.0;
+    const double bias = bound->bias ? bound->bias[canonical] : 0.0;
     const double shift = bound->shift ? bound->shift[canonical] : 0.0;
     const double variance = sigma * sigma, systematic = fabs(bias) + fabs(shift), half = ref_half_ulp(dtype, want);
     const bool rounds = variance > 0.0 && fabs(want) < ref_format(dtype)->overflow;
@@ -141,8 +142,8 @@ static void describe_tile(const struct ref_report *r, enum ref_tensor tensor, ch
                  operands[tensor], of, of, first, r->direction_size);
         break;
     default:
-        snprintf(text, size, "%s with scores of the 64 %ss before at those from %s %ld, %.3g of it", name, of, of, first,
-                 r->direction_size);
+        snprintf(text, size, "%s with scores of the 64 %ss before at those from %s %ld, %.3g of it", name, of, of,
+                 first, r->direction_size);
     }
 }
 

@@ -208,9 +208,9 @@ static double rounding_of(const struct ref_format *f, int32_t dtype, double spli
     return (y < f->min_normal ? ref_round(dtype, y) : product - (product - y)) - y;
 }
 
-/* Weights that are alike round alike, or by a function of their scores: of weights relative to the row's maximum, and to
- * maxima before it, of which the place within a step of the format has 8 phases. What is above such a maximum had a later
- * one, unless maxima lag. */
+/* Weights that are alike round alike, or by a function of their scores: of weights relative to the row's maximum, and
+ * to maxima before it, of which the place within a step of the format has 8 phases. What is above such a maximum had a
+ * later one, unless maxima lag. */
 static void add_alike(const struct context *z, struct worker *w, int64_t count)
 {
     const int32_t dtype = z->pass.p->v.dtype;
