@@ -32,6 +32,8 @@ static int add_statistics(struct outcome *got, const struct implementation *self
         outcome_extents(c, (enum ref_tensor)t, e);
         bounds[t].sigma = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
         bounds[t].bias = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
+        for (int n = 0; n < REF_WAYS && c->p.dropout_p > 0 && (t == REF_DQ || t == REF_DK); ++n)
+            bounds[t].alike[n] = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
     }
     const struct attest_forward_args *f = &c->a.forward;
     if (got->value[REF_O] && ref_bound_forward(&c->p, f, self->recipe, &bounds[REF_O], &bounds[REF_LSE], 1))

@@ -39,7 +39,7 @@ static const struct argp_option options[] = {
     {"only", 'o', "N", 0, "this case alone", 0},
     {"threads", 't', "N", 0, "threads, 0 for all cores (0)", 0},
     {"long", 'l', NULL, 0, "one long problem of every mask and dtype instead", 0},
-    {"family", 'f', "NAME", 0, "cases of this family alone, or `statistical`; of the long problem, normal without it", 0},
+    {"family", 'f', "NAME", 0, "cases of this family alone, or `statistical`; of the long problem, else normal", 0},
     {"emulation", 'e', "NAME", 0, "this one alone", 0},
     {"heads", 'h', "N", 0, "heads of the long problem (2)", 0},
     {0},
@@ -153,6 +153,11 @@ static void oracle_of(struct subject *s, struct prop_case *c)
         s->bounds[t].sigma = case_doubles(c, count);
         s->bounds[t].bias = case_doubles(c, count);
         s->bounds[t].shift = case_doubles(c, count);
+        for (int d = 0; d < 2; ++d) s->bounds[t].drift[d] = case_doubles(c, count);
+        s->bounds[t].optional = case_doubles(c, count);
+        s->bounds[t].beside = case_doubles(c, count);
+        for (int n = 0; n < REF_WAYS && c->p.dropout_p > 0 && (t == REF_DQ || t == REF_DK); ++n)
+            s->bounds[t].alike[n] = case_doubles(c, count);
         if (t == REF_O || t == REF_DQ) s->bounds[t].along = case_doubles(c, case_count(c, T_LSE));
     }
     const struct ref_forward f = {s->oracle[REF_O], s->oracle[REF_LSE]};
@@ -177,8 +182,8 @@ static void complain(const struct subject *s, const struct implementation *self,
     char text[160] = "";
     if (!(r->direction_ratio <= 1)) ref_describe_direction(r, (enum ref_tensor)tensor, text, sizeof text);
     pthread_mutex_lock(&mutex);
-    printf("ALARM --seed %ld --work %ld --only %ld --emulation %s (tile of %d): %s[%ld,%ld,%ld,%ld] is %.9g, the oracle "
-           "says %.9g, the bound is %.3g (%.4g of it; rms %.4g, mean %.4g, direction %.4g%s%s)\n",
+    printf("ALARM --seed %ld --work %ld --only %ld --emulation %s (tile of %d): %s[%ld,%ld,%ld,%ld] is %.9g, the "
+           "oracle says %.9g, the bound is %.3g (%.4g of it; rms %.4g, mean %.4g, direction %.4g%s%s)\n",
            (long)settings.seed, (long)settings.work, (long)s->index, self->name, self->tile_k, ref_tensor_names[tensor],
            (long)r->use_index[0], (long)r->use_index[1], (long)r->use_index[2], (long)r->use_index[3], r->use_got,
            r->use_want, r->use_bound, r->use, r->rms_ratio, r->mean_ratio, r->direction_ratio, *text ? ": " : "", text);
@@ -253,7 +258,8 @@ static bool is_first_of_recipe(int r)
 }
 
 /* What is beyond the generator's mixture in three of four cases of the statistical verdict: where weights are nearly
- * equal, by small scores or by a softcap in saturation, their roundings are; without an output's rounding that shows. */
+ * equal, by small scores or by a softcap in saturation, their roundings are; without an output's rounding that
+ * shows. */
 static void draw(struct prop_case *c, int64_t index, uint64_t bits)
 {
     const int family = (int)(index % NUM_FAMILIES);
@@ -291,7 +297,8 @@ static void one_case(struct sweep *sweep, int64_t index, int worker)
     if (c.p.batch > 0) oracle_of(&s, &c);
     s.index = index;
     for (int r = 0; r < sweep->num_emulations && c.p.batch > 0; ++r) {
-        if (!is_asked_for(r) || !(settings.emulation || is_first_of_recipe(r) || index / NUM_FAMILIES % 8 == 0)) continue;
+        const bool has_turn = settings.emulation || is_first_of_recipe(r) || index / NUM_FAMILIES % 8 == 0;
+        if (!is_asked_for(r) || !has_turn) continue;
         struct implementation e = emulations[r];
         const int tile_k = 16 << (bits >> 60) % 4; /* of every second case; a recipe names the least */
         if (bits >> 62 & 1) e.tile_k = tile_k > e.recipe->tile_k ? tile_k : e.recipe->tile_k;

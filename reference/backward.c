@@ -106,7 +106,8 @@ static void differentiate_row(const struct backward *c, const struct ref_block *
         w->plain[r] = !isfinite(sum) || !isfinite(state.delta) || !isfinite(state.dlse);
         if (c->g.out->delta) c->g.out->delta[row] = state.delta;
         if (c->g.dsink_rows)
-            c->g.dsink_rows[row] = exp((double)c->g.a->forward.sink[block->h] - base - state.lse) * (state.dlse - state.delta);
+            c->g.dsink_rows[row] =
+                exp((double)c->g.a->forward.sink[block->h] - base - state.lse) * (state.dlse - state.delta);
         vector->multiply_shifted(width, x, state.delta - state.dlse, ds);
     }
     if (visible == 0 || w->plain[r]) {

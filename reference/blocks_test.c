@@ -157,8 +157,9 @@ static void allow_row(const struct blocks_case *c, const struct ref_sequence *s,
     allow->at[LSE][index] += kappa;
     allow->at[DELTA][index] += delta_error;
     if (p->has_sink)
-        allow->at[DSINK][h] += exp(c->a.forward.sink[h] - row.base - lse) * (kappa + u * (double)(p->batch * p->seqlen_q + 8)) *
-                                   (delta_abs + fabs(given.dlse)) + exp(c->a.forward.sink[h] - row.base - lse) * delta_error;
+        allow->at[DSINK][h] += exp(c->a.forward.sink[h] - row.base - lse) *
+                                   (kappa + u * (double)(p->batch * p->seqlen_q + 8)) * (delta_abs + fabs(given.dlse)) +
+                               exp(c->a.forward.sink[h] - row.base - lse) * delta_error;
     for (int64_t k = 0; k < s->seqlen_k; ++k) {
         if (!ref_visible(p, &c->a.forward, s, b, h, r, k)) continue;
         const double p_rk = exp(x[k] - lse) + 0x1p-1000, dp_abs = drop[k] * abs_dot(c, s, b, h, r, k);

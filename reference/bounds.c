@@ -129,7 +129,8 @@ static double along_o(const struct bound_head *head, const struct bound_block *b
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double p = block->p[at] * block->weight_sigma[at], exponent = w->exponent[at];
-        variance += w->variance[at] * reaches[at] * reaches[at] - 2 * exponent * reaches[at] * mean + p * p * mean * mean;
+        variance +=
+            w->variance[at] * reaches[at] * reaches[at] - 2 * exponent * reaches[at] * mean + p * p * mean * mean;
     }
     return variance;
 }
@@ -217,7 +218,8 @@ static void find_along(const struct bound_head *head, const struct bound_block *
     double *const weights = noise->sums[ALONG];
     for (int64_t at = 0; at < block->rows * d_v; ++at)
         weights[at] = bound_weight_along(out->o[at], out->sigma[at], out->bias[at]);
-    bound_product(block->rows, head->num_keys, d_v, weights, d_v, 1, head->v_columns.plain, d_v, false, reaches, head->ld);
+    bound_product(block->rows, head->num_keys, d_v, weights, d_v, 1, head->v_columns.plain, d_v, false, reaches,
+                  head->ld);
     for (int64_t i = 0; i < block->rows; ++i)
         out->along[i] = states[i].live == 0 || states[i].broken
                             ? 0.0
@@ -481,6 +483,7 @@ void bound_clear_bound(const struct ref_bound *bound, int64_t count)
     clear(bound->beside, count);
     clear(bound->optional, count);
     for (int d = 0; d < 2; ++d) clear(bound->drift[d], count);
+    for (int n = 0; n < REF_WAYS; ++n) clear(bound->alike[n], count);
 }
 
 /* For each machine that may have made them. */

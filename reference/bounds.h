@@ -29,14 +29,17 @@ extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
 /* The recipes of our kernels, ended by name == NULL, by the kernel's name: "forward", "backward" (16-bit formats,
- * tensor cores), "short_forward", "short_forward_hopper", "short_forward_scaled", "short_forward_wide", "short_backward",
- * "short_backward_64", "short_backward_hopper", "short_backward_scaled", "short_backward_wide" (the same, short
- * sequences), "forward_fp32", "backward_fp32", "cls_forward", "cls_backward" (one query row), "forward_shared",
- * "backward_shared" ("forward" and "backward" of a problem that they share with those of short sequences),
+ * tensor cores), "short_forward", "short_forward_hopper", "short_forward_scaled", "short_forward_wide",
+ * "short_backward", "short_backward_64", "short_backward_hopper", "short_backward_scaled", "short_backward_wide" (the
+ * same, short sequences), "forward_fp32", "backward_fp32", "cls_forward", "cls_backward" (one query row),
+ * "forward_shared", "backward_shared" ("forward" and "backward" of a problem that they share with those of short
+ * sequences),
  * "short_forward_shared", "short_backward_shared" (what those beside the scaled ones share with them), "merge",
  * "merge_backward" (of which exp_error says all). */
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
+
+enum { REF_WAYS = 8 }; /* to round weights that are alike */
 
 struct ref_bound {
     double *bound; /* rigorous; +inf where the recipe may overflow there */
@@ -45,10 +48,14 @@ struct ref_bound {
     double *along; /* of o and dq, by row and head: variance of the error along the result, each element weighted by
                     * 1 / (sigma^2 + (|bias| + |shift|)^2), but for the last rounding; +inf where it is not known */
     double *shift; /* the part of it that is known with its sign: errors lie from 0 to this; NULL: it is in bias */
-    double *drift[2]; /* what one chain of sums that are all cut off lacks, terms in the order of memory or in the reverse
-                       * one: errors of a row are a mean of these and 0; in bias all the same. NULL: not asked for */
-    double *optional; /* of the bias, a rounding that is known, and that a kernel has in all elements of a row or in none */
+    double *drift[2]; /* what one chain of sums that are all cut off lacks, terms in the order of memory or in the
+                       * reverse one: errors of a row are a mean of these and 0; in bias all the same. NULL: not asked
+                       * for */
+    double *optional; /* of the bias, a rounding that is known, and that a kernel has in all of a row or in none */
     double *beside;   /* |bias| but for these */
+    double *alike[REF_WAYS]; /* of dq and dk: what rounding ds of keys that dropout takes away adds, by the ways of
+                              * doing it, of which a kernel has one; noise, in sigma, all the same. NULL: not asked
+                              * for */
 };
 
 enum ref_tensor { REF_O, REF_LSE, REF_DQ, REF_DK, REF_DV, REF_DBIAS, REF_DSINK, REF_NUM_TENSORS };
@@ -134,7 +141,8 @@ struct ref_report {
     enum ref_direction direction;  /* of those above 1 the one that most of the error is; else the one of that ratio */
     double direction_size;         /* how much of the shape there is: 0.001 of a result that is 1.001 times itself */
     double direction_share;        /* of the squares of all errors that it explains */
-    int64_t direction_index[3];    /* of a head or 64 rows: b, first row, head; of a tile: its first; of a split: which, of how many */
+    int64_t direction_index[3];    /* of a head or 64 rows: b, first row, head; of a tile: its first; of a split: which,
+                                    * of how many */
     int64_t nan_count;             /* NaN in got where the oracle has none */
     int64_t overflow_count;        /* elements outside the recipe's domain */
     double rms_bound, rms_oracle;  /* VACUOUS where the first exceeds the second */
@@ -150,8 +158,8 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
 
 /* Tests errors of o, dq, dk or dv, of at most 4096 rows, against what tiles of 64 keys, or of 64 query rows, contribute
  * and against what delta does, and puts the strongest and the verdict into the report of ref_judge, which was
- * statistical. The bound is the recipe's, with sigma and bias. dout is read if it is there. threads: 0 for all cores; the result does not
- * depend on it. Of other tensors it does nothing.
+ * statistical. The bound is the recipe's, with sigma and bias. dout is read if it is there. threads: 0 for all cores;
+ * the result does not depend on it. Of other tensors it does nothing.
  * Errors   OUT_OF_MEMORY. */
 enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct attest_backward_args *a,
                                    const struct attest_recipe *recipe, enum ref_tensor tensor, const void *got,

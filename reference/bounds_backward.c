@@ -71,6 +71,8 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     drift.optional = f->scale * t->rounded[from];
     bound_put_drift(to, index, drift);
     if (to->shift) put_larger(to->shift, index, f->scale * t->known[from]);
+    for (int n = 0; n < REF_WAYS; ++n)
+        if (to->alike[n] && t->alike[n]) to->alike[n][index] = f->scale * t->alike[n][from];
 }
 
 /* dq of a block: rows of the block against all keys. */
@@ -176,7 +178,8 @@ void bound_walk_sums(struct bound_gradient_block *block, const struct bound_weig
                      int64_t keys, int64_t ld, const struct bound_panels *operand, struct bound_terms *t)
 {
     if (!t->variance) {
-        bound_product(rows, features, keys, w->value, ld, 1, operand->plain, operand->k_packed, false, t->value, features);
+        bound_product(rows, features, keys, w->value, ld, 1, operand->plain, operand->k_packed, false, t->value,
+                      features);
         return;
     }
     for (int64_t i = 0; i < rows * ld; ++i) block->squares[i] = w->value[i] * w->value[i];
@@ -199,6 +202,8 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     for (int i = 0; i < 3; ++i)
         if (w->signed_bias[i])
             bound_product(m, n, k, w->signed_bias[i], a_row, a_col, operand->plain, packed, add, t->signed_bias[i], n);
+    for (int i = 0; i < REF_WAYS; ++i)
+        if (w->alike[i]) bound_product(m, n, k, w->alike[i], a_row, a_col, operand->plain, packed, add, t->alike[i], n);
     if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 
@@ -216,7 +221,8 @@ static void add_key_products(const struct bound_gradient_head *g, struct bound_g
         bound_product(keys, features, rows, block->squares, 1, ld, operand->square, operand->k_packed, true,
                       all->path.square, features);
         for (int64_t at = 0; at < keys * features; ++at) {
-            const double step = terms->step[at / features], from = terms->before[at], to = all->value[at] + t->value[at];
+            const double step = terms->step[at / features];
+            const double from = terms->before[at], to = all->value[at] + t->value[at];
             all->path.first[at] += step * 0.5 * (from + to);
             all->path.second[at] += step * 0.5 * (from * from + to * to);
             terms->before[at] = to;
@@ -317,13 +323,15 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     struct bound_gradient_block block = {0};
     struct bound_terms dq = {0};
     struct bound_order order = {0};
-    bool ok = bound_take_gradients(&pool, &g, &block) &&
-              bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, &dq);
+    const bool has_alike = b->tensors[REF_DQ].alike[0] || b->tensors[REF_DK].alike[0];
+    bool ok = bound_take_gradients(&pool, &g, &block, has_alike) &&
+              bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, g.num_ways, &dq);
     if (ok && b->machine.ordered && !b->machine.corrects_delta) ok = bound_take_order(&pool, p->head_dim, &order);
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
         if (ok && g.repeated) ok = bound_find_repeated(&g);
-        for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK) ok = one_block(b, &g, &block, &order, &dq, r);
+        for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK)
+            ok = one_block(b, &g, &block, &order, &dq, r);
         if (ok) bound_end_head(&g);
     }
     end_path(&g.dk, ok ? g.head.num_keys : 0);
@@ -391,8 +399,8 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
     bound_clear_bound(&tensors[REF_DSINK], p->has_sink ? p->num_heads_q : 0);
     struct bound_pool pool = {0};
     enum attest_status status = ATTEST_OUT_OF_MEMORY;
-    if ((!has_dbias || bound_take_terms(&pool, biases, b.statistics, &b.dbias)) &&
-        (!has_dsink || bound_take_terms(&pool, p->batch * p->num_heads_q, b.statistics, &b.dsink))) {
+    if ((!has_dbias || bound_take_terms(&pool, biases, b.statistics, 0, &b.dbias)) &&
+        (!has_dsink || bound_take_terms(&pool, p->batch * p->num_heads_q, b.statistics, 0, &b.dsink))) {
         /* Sums over heads and sequences are one thread's, in order. */
         status = bound_for_each(p->batch * p->num_heads_kv, has_dbias ? 1 : threads, backward_unit, &b);
         if (has_dbias) finish_dbias(&b, biases);

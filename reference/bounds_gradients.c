@@ -119,8 +119,8 @@ static double worst_delta_from_o(const struct bound_gradient_head *g, const stru
     return may_be_scaled ? error : fmin(error, sums->bound); /* the bound of o is of other roundings */
 }
 
-/* What the o that is in memory makes delta be off by, with its sign; NaN where there is none, or where a delta is given,
- * which is read in its place. */
+/* What the o that is in memory makes delta be off by, with its sign; NaN where there is none, or where a delta is
+ * given, which is read in its place. */
 static double signed_delta_from_o(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
                                   int64_t i)
 {
@@ -293,7 +293,8 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
     const double second = 4 * u * u * (reach + bound_size(s, s->lse));
     const double common =
         sum + logarithm + (double)(1 + s->rescales) * m->exp_error + 5 * u * log_terms + second;
-    const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error; /* of half of the keys, and a factor */
+    /* Of half of the keys, and a factor. */
+    const double exponentials = m->power > 0 ? 2 * m->exp_error + u : m->exp_error;
     const double each = exponentials + second + 1.5 * m->power * u;
     row->own_least = exp(-(common + each + 3 * u * (log_terms + common)));
     row->other_sum = m->accumulate == ATTEST_ACC_FP32 ? 0.0 : 2 * sum_error; /* dbias has dot products of its own */
@@ -388,11 +389,12 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
     if (!(cap > 0)) return (struct bound_slope){.value = 1.0};
     const double t = fabs(block->rows.tanh[at]), off = block->rows.tanh_error[at];
     return (struct bound_slope){.value = 1 - t * t,
-                          .error = 2 * t * off + off * off + 4 * m->u,
-                          .bias =
-                              2 * t * (m->tanh_error * t + m->tanh_floor + (block->rows.score_bias[at] + fabs(block->rows.score_lag[at])) / cap) +
-                              4 * m->u,
-                          .sigma = 2 * t * block->rows.score_sigma[at] / cap};
+                                .error = 2 * t * off + off * off + 4 * m->u,
+                                .bias = 2 * t *
+                                            (m->tanh_error * t + m->tanh_floor +
+                                             (block->rows.score_bias[at] + fabs(block->rows.score_lag[at])) / cap) +
+                                        4 * m->u,
+                                .sigma = 2 * t * block->rows.score_sigma[at] / cap};
 }
 
 /* What is left of y by its parts. */
@@ -435,9 +437,8 @@ static double stored(const struct ref_rounding *r, double y)
     return sum / r->scale;
 }
 
-/* What p may be off by as it is rounded: row_sigmas standard deviations, and what is not random. */
-static double unsure_of_p(const struct ref_machine *m, const struct bound_view *v, const struct bound_row *row,
-                          int64_t j)
+double bound_unsure_of_p(const struct ref_machine *m, const struct bound_view *v, const struct bound_row *row,
+                         int64_t j)
 {
     const double error = m->row_sigmas * v->weight_sigma[j] + v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias;
     return fmin(v->p[j] * error + m->tiny, v->p_error[j]);
@@ -463,14 +464,15 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Those p that are tied, to block->tied. Of one that no other is like the sign is chance. */
-static void find_ties(const struct bound_gradient_head *g, struct bound_gradient_block *block, const struct bound_view *v,
-                      const struct bound_row *row)
+static void find_ties(const struct bound_gradient_head *g, struct bound_gradient_block *block,
+                      const struct bound_view *v, const struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     double *const values = block->rows.line[0];
     int64_t count = 0;
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
-        const bool tied = v->live[j] != 0.0 && rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j)).tied != 0.0;
+        const bool tied =
+            v->live[j] != 0.0 && rounding_of_p(&m->p_dv, v->p[j], bound_unsure_of_p(m, v, row, j)).tied != 0.0;
         block->tied[j] = tied ? 1 : 0;
         if (tied) values[count++] = v->p[j];
     }
@@ -484,8 +486,8 @@ static void find_ties(const struct bound_gradient_head *g, struct bound_gradient
     }
 }
 
-/* A p, which is off by `error` at most, as ds is made of it: rounded, to a number that is known, but for what `error` makes
- * of it; or not. */
+/* A p, which is off by `error` at most, as ds is made of it: rounded, to a number that is known, but for what `error`
+ * makes of it; or not. */
 struct stored_p {
     double rounding, error;
 };
@@ -515,7 +517,7 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double skew = dx * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
     double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
     const struct rounding_of_p rounding = g->statistics && m->p_ds.dtype != ATTEST_ABSENT
-                                              ? rounding_of_p(&m->p_ds, p, unsure_of_p(m, v, row, j))
+                                              ? rounding_of_p(&m->p_ds, p, bound_unsure_of_p(m, v, row, j))
                                               : (struct rounding_of_p){0};
     variance += rounding.tied * rounding.tied * z * z;
     const double lag_of_dp = bound_lag_of_dp(g, v, j), of_lags = p * lag_of_dp + fabs(dx * v->score_lag[j]);
@@ -553,7 +555,8 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     }
     if (block->ds.stored) block->ds.stored[at] = c.value * of_storage;
     if (block->ds.rounded) block->ds.rounded[at] = c.value * rounding.known * z;
-    if (g->statistics) note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + fabs(dx) * c.bias + tiny);
+    if (g->statistics)
+        note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + fabs(dx) * c.bias + tiny);
     block->ds_norm[i] += most_ds + block->ds.error[at];
 }
 
@@ -579,7 +582,7 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
         block->pd.bias[at] += half;
         return;
     }
-    const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], unsure_of_p(m, v, row, j));
+    const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], bound_unsure_of_p(m, v, row, j));
     block->pd.known[at] = rounding.known;
     if (block->tied && block->tied[j] < 2 && g->repeated[block->rows.first + i] == 0.0) {
         block->pd.signed_bias[2][at] = fabs(rounding.tied);
@@ -615,6 +618,8 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
     };
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a)
         if (arrays[a]) memset(arrays[a] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
+    for (int n = 0; n < g->num_ways; ++n)
+        memset(block->ds.alike[n] + i * g->head.ld, 0, (size_t)g->head.ld * sizeof(double));
     block->ds_norm[i] = 0.0;
     block->corrections[i] = (struct bound_correction){0};
     block->sink_value[i] = block->sink_error[i] = 0.0;
@@ -643,6 +648,7 @@ static void gradient_row(const struct bound_gradient_head *g, struct bound_gradi
         one_ds(g, block, i, j, &v, &row);
         one_pd(g, block, i, j, &v, &row);
     }
+    if (g->num_ways > 0) bound_round_alike(g, block, i, &v, &row);
     block->row[i] = row;
     if (p->has_sink) row_sink(g, block, i, &row);
 }
@@ -733,6 +739,8 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     if (from->shared) to->shared[at] += from->shared[index];
     for (int n = 0; n < 3; ++n)
         if (from->signed_bias[n]) to->signed_bias[n][at] += from->signed_bias[n][index];
+    for (int n = 0; n < REF_WAYS; ++n)
+        if (from->alike[n]) to->alike[n][at] += from->alike[n][index];
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
@@ -769,7 +777,7 @@ void bound_add_sums(const struct bound_gradient_head *g, const struct bound_grad
     }
 }
 
-bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, struct bound_terms *t)
+bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, int ways, struct bound_terms *t)
 {
     *t = (struct bound_terms){.value = bound_take(pool, count),
                               .absolute = bound_take(pool, count),
@@ -786,12 +794,13 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, s
         t->rounded = bound_take(pool, count);
         t->shared = bound_take(pool, count);
         for (int n = 0; n < 3; ++n) t->signed_bias[n] = bound_take(pool, count);
+        for (int n = 0; n < ways; ++n) t->alike[n] = bound_take(pool, count);
         bound_take_path(pool, count, &t->path);
     }
     return !pool->failed;
 }
 
-static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t features, bool statistics,
+static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t features, bool statistics, int ways,
                            struct bound_key_terms *t)
 {
     *t = (struct bound_key_terms){.features = features,
@@ -802,11 +811,12 @@ static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t featur
                                   .head_seen = bound_take(pool, keys),
                                   .overflow = bound_take(pool, keys),
                                   .operand_sum = bound_take(pool, features)};
-    return bound_take_terms(pool, keys * features, statistics, &t->head) &&
-           bound_take_terms(pool, keys * features, statistics, &t->group);
+    return bound_take_terms(pool, keys * features, statistics, ways, &t->head) &&
+           bound_take_terms(pool, keys * features, statistics, ways, &t->group);
 }
 
-bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block)
+bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block,
+                          bool has_alike)
 {
     struct bound_head *head = &g->head;
     const struct attest_problem *p = problem_of(g);
@@ -832,7 +842,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     block->k_with_delta = bound_take(pool, BOUND_BLOCK * p->head_dim);
     if (head->machine.p_ds.dtype != ATTEST_ABSENT) {
         block->ds.stored = bound_take(pool, size);
-        if (g->statistics) block->ds.rounded = bound_take(pool, size), block->ds.signed_bias[2] = bound_take(pool, size);
+        if (g->statistics)
+            block->ds.rounded = bound_take(pool, size), block->ds.signed_bias[2] = bound_take(pool, size);
     }
     for (int n = 0; g->statistics && n < 2; ++n) block->ds.signed_bias[n] = bound_take(pool, size);
     if (g->statistics && head->machine.p_dv.parts == 1) {
@@ -840,13 +851,14 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
         block->tied = bound_take(pool, head->ld);
         g->repeated = bound_take(pool, head->sequence.seqlen_q);
     }
+    if (has_alike && g->statistics && !bound_take_alike(pool, g, block)) return false;
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
     for (int64_t j = 0; j < n; ++j)
         for (int64_t c = 0; c < p->head_dim; ++c) g->k_sum[c] += fabs(k.value[j * p->head_dim + c]);
     if (head->machine.scales) bound_add_hidden_keys(g);
-    return take_key_terms(pool, n, p->head_dim, g->statistics, &g->dk) &&
-           take_key_terms(pool, n, p->head_dim_v, g->statistics, &g->dv);
+    return take_key_terms(pool, n, p->head_dim, g->statistics, g->num_ways, &g->dk) &&
+           take_key_terms(pool, n, p->head_dim_v, g->statistics, 0, &g->dv);
 }
 
 static void end_head_of(const struct bound_gradient_head *g, const struct ref_rounding *rounding, double scale,
@@ -871,6 +883,8 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
                 t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.rounded[at] =
                     t->head.shared[at] = t->head.signed_bias[0][at] = t->head.signed_bias[1][at] =
                         t->head.signed_bias[2][at] = 0.0;
+            for (int n = 0; n < REF_WAYS; ++n)
+                if (t->head.alike[n]) t->head.alike[n][at] = 0.0;
         }
         t->head_seen[j] = 0.0;
     }

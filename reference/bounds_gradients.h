@@ -2,29 +2,32 @@
 #ifndef ATTEST_REFERENCE_BOUNDS_GRADIENTS_H
 #define ATTEST_REFERENCE_BOUNDS_GRADIENTS_H
 
+#include "reference/bounds.h"
 #include "reference/bounds_noise.h"
 #include "reference/bounds_rows.h"
 
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
- * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes delta
- * be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none) the same
- * whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that have a sign, each a
- * factor common to the row away: what sums that are cut off lack of dp, of scores, and half units of p that are tied. `shared` (NULL: none) is the square
- * of what all weights of a row are off by alike. */
+ * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes
+ * delta be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none)
+ * the same whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that
+ * have a sign, each a factor common to the row away: what sums that are cut off lack of dp, of scores, and half units
+ * of p that are tied. `shared` (NULL: none) is the square of what all weights of a row are off by alike. */
 struct bound_weights {
     double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored, *signed_bias[3];
+    double *alike[REF_WAYS]; /* what rounding adds, NULL: none */
 };
 
-/* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL unless
- * asked for. */
+/* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL
+ * unless asked for. */
 struct bound_terms {
     double *value, *absolute, *error, *stored, *signed_bias[3], *variance, *bias, *known, *rounded, *shared;
+    double *alike[REF_WAYS];
     struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */
 };
-bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, struct bound_terms *t);
+bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, int ways, struct bound_terms *t);
 void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms *from, int64_t index);
 
 /* dk or dv of one KV head: of the current query head, and of the whole group. */
@@ -71,6 +74,12 @@ struct bound_floors {
     double k_relative; /* beside k's; of q and dout all else is exact */
 };
 
+/* ds is rounded times a factor, and made of p as it is or rounded. */
+struct bound_way {
+    double factor;
+    bool rounds_p;
+};
+
 struct bound_gradient_head {
     struct bound_head head;
     const struct attest_backward_args *args;
@@ -80,8 +89,10 @@ struct bound_gradient_head {
     double *k_sum;                    /* of |k|, or the largest that dq may meet, by feature */
     double *k_columns;                /* [head_dim][ld]; NULL unless delta is corrected */
     struct ref_sum dp_sum;            /* accumulation of dout.v */
+    struct bound_way ways[REF_WAYS];  /* to round ds; none unless asked for */
+    int num_ways;
     struct bound_floors floors;       /* 0 where nothing is scaled */
-    double *repeated;                 /* by row of the query head: 1 if another one is equal to it; NULL: no p is rounded */
+    double *repeated;                 /* by row of the query head: 1 if another is equal to it; NULL: no p is rounded */
     struct bound_key_terms dk, dv;
 };
 
@@ -97,6 +108,7 @@ struct bound_gradient_block {
     struct bound_weights dq;     /* with a corrected delta: value c p; absolute meets |k|, the rest k - its mean */
     double *k_mean, *k_with_delta; /* [BOUND_BLOCK][head_dim]: sums of c p k, and of through_delta k */
     double *squares;             /* scratch */
+    double *lower, *of_ties;     /* of a row's ds */
     double *tied;                /* of a row's p: 0 where it is no tie, 1 where no other is like it, else 2 */
     double *p_slope, *through_delta, *dq_bias; /* c p; covariance of ds with delta; bias of ds in dq */
     struct bound_row row[BOUND_BLOCK];
@@ -105,8 +117,17 @@ struct bound_gradient_block {
     double sink_value[BOUND_BLOCK], sink_error[BOUND_BLOCK];
 };
 
-/* Loads the keys and takes all memory. False where there is none. */
-bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
+/* Loads the keys and takes all memory. has_alike: asks for ds.alike. False where there is none. */
+bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block,
+                          bool has_alike);
+/* The ways to round ds of keys that dropout takes away, and memory. False where there is none. */
+bool bound_take_alike(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
+/* What they add to row i, and biases of those near ties. */
+void bound_round_alike(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
+                       const struct bound_view *v, const struct bound_row *row);
+/* What p may be off by as it is rounded: row_sigmas standard deviations, and what is not random. */
+double bound_unsure_of_p(const struct ref_machine *m, const struct bound_view *v, const struct bound_row *row,
+                         int64_t j);
 /* Rows of the query head that are equal. False where there is no memory. */
 bool bound_find_repeated(struct bound_gradient_head *g);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */

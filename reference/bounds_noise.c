@@ -69,7 +69,8 @@ double bound_reach_of_any(double value, double absolute, double square)
 
 double bound_bias_of_sum(const struct ref_sum *sum, double reach, double value, double absolute)
 {
-    return LOG_UNIFORM_UNIT * reach * (sum->bias + (absolute > 0.0 ? sum->aligned * fmin(1.0, fabs(value) / absolute) : 0.0));
+    return LOG_UNIFORM_UNIT * reach *
+           (sum->bias + (absolute > 0.0 ? sum->aligned * fmin(1.0, fabs(value) / absolute) : 0.0));
 }
 
 struct bound_drift bound_drift_of(const struct ref_sum *sum, const struct bound_path *path, int64_t at, double value,

@@ -18,8 +18,8 @@ bool bound_take_path(struct bound_pool *pool, int64_t count, struct bound_path *
 void bound_walk(int64_t rows, int64_t n, int64_t k, const double *a, const double *squares, const double *live,
                 int64_t ld, const struct bound_panels *panels, double *c, const struct bound_path *path);
 
-/* Root mean square of the partial sums of such a sum of `terms`, its terms in order or in the reverse order; at most the
- * sum of their sizes. */
+/* Root mean square of the partial sums of such a sum of `terms`, its terms in order or in the reverse order; at most
+ * the sum of their sizes. */
 double bound_reach(const struct bound_path *path, int64_t at, double value, double absolute, double terms);
 
 /* The same of a sum whose terms are in an order independent of their values, and of which no path is known. */
@@ -28,8 +28,8 @@ double bound_reach_of_any(double value, double absolute, double square);
 /* Bias of a sum, of that reach, under roundings of `sum`. */
 double bound_bias_of_sum(const struct ref_sum *sum, double reach, double value, double absolute);
 
-/* Of that what one chain makes beyond the steps of a tensor core, as it falls in the order of the path and in the reverse
- * order, times `factor`; beside: what is left of all of `bias`. */
+/* Of that what one chain makes beyond the steps of a tensor core, as it falls in the order of the path and in the
+ * reverse order, times `factor`; beside: what is left of all of `bias`. */
 struct bound_drift {
     double along[2], optional, beside; /* optional: a rounding that a kernel may have or not */
 };

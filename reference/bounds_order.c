@@ -15,7 +15,8 @@ bool bound_take_order(struct bound_pool *pool, int64_t features, struct bound_or
 }
 
 /* From a tile's sum, its least and largest partial sums, to what tiles in any order sum to. */
-static void end_tile(int64_t features, double *tile, double *low, double *high, double *up, double *down, double *inside)
+static void end_tile(int64_t features, double *tile, double *low, double *high, double *up, double *down,
+                     double *inside)
 {
     for (int64_t c = 0; c < features; ++c) {
         up[c] += fmax(tile[c], 0.0);

@@ -21,7 +21,8 @@ void bound_find_order(int64_t count, int64_t features, const double *weights, co
 double bound_ordered_sum(const struct ref_machine *m, const struct bound_order *order, int64_t c, int64_t terms,
                          int64_t span, double size, double error);
 
-/* The same of a plain sum in fp32 of [count] terms of `size` in all that are off by `error` in all: one chain, or lanes. */
+/* The same of a plain sum in fp32 of [count] terms of `size` in all that are off by `error` in all: one chain, or
+ * lanes. */
 double bound_sum_of_lanes(const struct ref_machine *m, int64_t count, const double *terms, double live, double size,
                           double error);
 

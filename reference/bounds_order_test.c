@@ -71,7 +71,8 @@ static double chain(uint64_t seed)
     }
     double sum = 0.0;
     for (int t = 0; t < KEYS / TILE; ++t)
-        for (int j = order[t] * TILE; j < (order[t] + 1) * TILE; ++j) sum = cut(sum + (double)(float)f.ds[j] * (double)f.k[j]);
+        for (int j = order[t] * TILE; j < (order[t] + 1) * TILE; ++j)
+            sum = cut(sum + (double)(float)f.ds[j] * (double)f.k[j]);
     return sum;
 }
 

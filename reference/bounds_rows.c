@@ -335,8 +335,8 @@ static double rounding_of_weight(const struct ref_machine *m, double least, doub
     return m->most_weight > 1 ? fmax(moved, r->relative * r->relative) : moved;
 }
 
-/* Variance of that rounding: of weights relative to the largest, or to a maximum before it, of which only a weight above
- * 1/2 has a binade that is known. */
+/* Variance of that rounding: of weights relative to the largest, or to a maximum before it, of which only a weight
+ * above 1/2 has a binade that is known. */
 static double variance_of_weight(const struct ref_machine *m, double p, double exponent, double rounding)
 {
     const struct ref_rounding *const r = &m->p;
@@ -489,7 +489,8 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
                 scaled ? rounding[c] * rounding[c] / 3 : variance_of_weight(m, p[c], x[c] - s->top, rounding[c]);
             variance += p[c] * p[c] * sigma * sigma;
             /* Of sums that are cut off alike, whatever their order. */
-            s->lse_bias += p[c] * (bias + scale * (head->features.bias + head->features.aligned) * block->dot_abs[at + c]);
+            s->lse_bias +=
+                p[c] * (bias + scale * (head->features.bias + head->features.aligned) * block->dot_abs[at + c]);
         }
         block->weight_sigma[at + c] = sigma;
         block->weight_bias[at + c] = bias;

@@ -1,6 +1,7 @@
 /* bounds_statistics_test.c - weights that differ by less than what their format resolves are rounded alike, row by row:
  * honest kernels pass the statistical verdict there, too, and it sees what it is for where weights differ. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +22,8 @@ static struct fixture {
     unsigned char bytes[5][KEYS * DIM * 4];
     double x[ROWS][KEYS], lse[ROWS], o[ROWS * DIM];
     double dq[ROWS * DIM], dk[KEYS * DIM], dv[KEYS * DIM];
-    double bound[KEYS * DIM], sigma[KEYS * DIM], bias[KEYS * DIM];
+    double bound[KEYS * DIM], sigma[KEYS * DIM], bias[KEYS * DIM], alike[REF_WAYS][KEYS * DIM], along[ROWS];
+    bool has_alike; /* these are asked for */
     float got[KEYS * DIM];
     struct ref_report report;
 } f;
@@ -113,7 +115,7 @@ static void attend(int64_t tile, int digits)
 
 static enum ref_verdict judge_o(const char *recipe)
 {
-    const struct ref_bound bound = {f.bound, f.sigma, f.bias};
+    const struct ref_bound bound = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
     cr_assert_eq(ref_bound_forward(&f.p, &f.a.forward, ref_recipe(recipe), &bound, NULL, 1), ATTEST_OK);
     ref_judge(&f.p, &f.a.forward, REF_O, f.got, f.o, &bound, 1, &f.report);
     return f.report.verdict;
@@ -124,7 +126,9 @@ static enum ref_verdict judge_gradient(const char *recipe, enum ref_tensor tenso
     struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
     static double others[REF_NUM_TENSORS][KEYS * DIM];
     for (int t = REF_DQ; t <= REF_DV; ++t) bounds[t].bound = others[t];
-    bounds[tensor] = (struct ref_bound){f.bound, f.sigma, f.bias};
+    bounds[tensor] = (struct ref_bound){.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    for (int n = 0; f.has_alike && n < REF_WAYS; ++n) bounds[tensor].alike[n] = f.alike[n];
+    if (tensor == REF_DQ) bounds[tensor].along = f.along;
     cr_assert_eq(ref_bound_backward(&f.p, &f.a, ref_recipe(recipe), bounds, 1), ATTEST_OK);
     ref_judge(&f.p, &f.a.forward, tensor, f.got, want, &bounds[tensor], 1, &f.report);
     return f.report.verdict;
@@ -278,6 +282,65 @@ Test(bounds_statistics, what_is_all_error_is_rounded_as_it_is)
                      (long)seed, f.report.use, f.report.rms_ratio, f.report.mean_ratio); /* and not FAIL */
     }
 }
+
+/* dq and dk of query rows whose p are alike, ds times `factor` rounded: where dropout takes keys away it is
+ * -p delta. */
+static void differentiate(double factor, double size, bool rounds_p, enum ref_tensor tensor)
+{
+    double dq[KEYS * DIM] = {0}, dk[KEYS * DIM] = {0};
+    for (int64_t i = 0; i < f.p.seqlen_q; ++i) {
+        double delta = 0.0, dp[KEYS] = {0}, p[KEYS];
+        for (int64_t j = 0; j < f.p.seqlen_k; ++j) {
+            const double kept = ref_dropout(&f.p, &f.a.forward, 0, 0, i, j);
+            for (int64_t c = 0; c < DIM; ++c) dp[j] += kept * f.dout[i * DIM + c] * f.v[j * DIM + c];
+            p[j] = exp(f.x[i][j] - f.lse[i]);
+            delta += p[j] * dp[j];
+        }
+        for (int64_t j = 0; j < f.p.seqlen_k; ++j) {
+            const double of_p = rounds_p ? ref_round(ATTEST_BF16, p[j]) : p[j];
+            const double ds = ref_round(ATTEST_BF16, factor * of_p * (dp[j] - delta)) / factor;
+            for (int64_t c = 0; c < DIM; ++c) dq[i * DIM + c] += f.p.softmax_scale * ds * f.k[j * DIM + c];
+            for (int64_t c = 0; c < DIM; ++c) dk[j * DIM + c] += f.p.softmax_scale * ds * f.q[i * DIM + c];
+        }
+    }
+    for (int64_t at = 0; at < KEYS * DIM; ++at) f.got[at] = (float)(size * (tensor == REF_DQ ? dq : dk)[at]);
+}
+
+/* Whatever factor ds has as it is rounded; a result of 1.01 times itself is none of it. */
+static void compare_dropped(const char *recipe, bool rounds_p, enum ref_tensor tensor)
+{
+    static float o[ROWS * DIM];
+    int64_t seen = 0;
+    for (uint64_t seed = 0; seed < (tensor == REF_DQ ? 10 : 100); ++seed) {
+        set_up(0x1p-16, 4, ATTEST_BF16);
+        f.p.seqlen_q = tensor == REF_DQ ? ROWS : 2, f.p.softmax_scale = 0.3f;
+        f.p.dropout_p = 0.9f, f.p.dropout_seed = seed;
+        f.has_alike = true;
+        fill(f.k, KEYS * DIM, 4, 1, 2 + seed);
+        fill(f.dout, ROWS * DIM, 0, 1, 4 + seed);
+        lay_out();
+        for (int64_t at = 0; at < f.p.seqlen_q * DIM; ++at) o[at] = (float)f.o[at];
+        f.a.forward.o = o;
+        const double *const want = tensor == REF_DQ ? f.dq : f.dk, kept = ref_share_kept(&f.p);
+        const double factors[] = {1, f.p.softmax_scale, kept, f.p.softmax_scale * kept};
+        for (int n = 0; n < 4; ++n) {
+            differentiate(factors[n], 1, rounds_p, tensor);
+            EXPECT_PASS(judge_gradient(recipe, tensor, want), "%s, seed %ld, factor %g: direction %g", recipe,
+                        (long)seed, factors[n], f.report.direction_ratio);
+            f.has_alike = false;
+            seen += judge_gradient(recipe, tensor, want) == REF_FAIL;
+            f.has_alike = true;
+            differentiate(factors[n], 1.01, rounds_p, tensor);
+            cr_expect_eq(judge_gradient(recipe, tensor, want), REF_FAIL, "%s, seed %ld, factor %g: direction %g",
+                         recipe, (long)seed, factors[n], f.report.direction_ratio);
+        }
+    }
+    cr_expect_gt(seen, 0, "%s, %s: all of it passes as noise, too", recipe, ref_tensor_names[tensor]);
+}
+
+Test(bounds_statistics, dq_of_dropped_keys_rounds_alike) { compare_dropped("mixed", false, REF_DQ); }
+Test(bounds_statistics, dk_of_dropped_keys_rounds_alike) { compare_dropped("mixed", false, REF_DK); }
+Test(bounds_statistics, and_where_ds_is_of_a_rounded_p) { compare_dropped("flash", true, REF_DK); }
 
 /* A sub-Gaussian deviation exceeds z standard deviations with probability exp(-z^2 / 2) at most, on either side. */
 Test(bounds_statistics, deviations_of_all_rows_stay_within_at_the_stated_probability)

@@ -265,8 +265,8 @@ Test(bounds, two_parts_leave_half_of_what_two_roundings_may)
             unit = fmax(unit, left / bound_half_unit_of_p(&m.p_dv, x, 1.0));
             size = fmax(size, (fabs(h) + fabs(l)) / x / m.parts_size);
         }
-        printf("two parts, dtype %d: share of u^2/2 %.3f, of half a unit %.3f, of the size %.4f\n", dtype, relative, unit,
-               size);
+        printf("two parts, dtype %d: share of u^2/2 %.3f, of half a unit %.3f, of the size %.4f\n", dtype, relative,
+               unit, size);
         cr_expect(relative <= 1 && relative > 0.97 && unit <= 1 && unit > 0.97 && size <= 1 && m.parts_size > 1);
     }
 }
@@ -380,7 +380,8 @@ Test(bounds, scores_beyond_fp32_are_outside_the_domain)
     for (int t = REF_O; t <= REF_DV; ++t) cr_assert(all_infinite(t), "%s", ref_tensor_names[t]);
 }
 
-/* softmax_scale log2 e, softcap log2 e and softmax_scale / softcap are numbers that kernels hold in fp32, and may flush. */
+/* softmax_scale log2 e, softcap log2 e and softmax_scale / softcap are numbers that kernels hold in fp32, and may
+ * flush. */
 Test(bounds, constants_that_fp32_has_not_are_outside_the_domain)
 {
     static const struct {
@@ -689,7 +690,8 @@ Test(bounds, sigma_and_bias_are_below_the_bound)
     FOR_EACH_RECIPE(r)
     {
         compute_bounds(r, 0);
-        for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){.bound = f->bound[1][t], .sigma = sigma[t], .bias = bias[t]};
+        for (int t = 0; t < REF_NUM_TENSORS; ++t)
+            b[t] = (struct ref_bound){.bound = f->bound[1][t], .sigma = sigma[t], .bias = bias[t]};
         cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, r, &b[REF_O], &b[REF_LSE], 1), ATTEST_OK);
         cr_assert_eq(ref_bound_backward(&f->p, &f->a, r, b, 1), ATTEST_OK);
         for (int t = 0; t < REF_NUM_TENSORS; ++t) {

@@ -24,10 +24,12 @@ struct tally {
     double bias, shift, row_sigmas;  /* sums of |bias|, of the shift, and over rows of (sum sigma)^2 */
     double rounding, shifted;        /* signed: what rounding the oracle to the format costs, and the oracle shifted */
     double tied[JUDGE_TIES];         /* half units that near ties, beyond those that fall there by chance */
+    double alike[REF_WAYS];          /* signed: what roundings that are alike add, by the ways of doing it, */
+    double alike_squares[REF_WAYS];  /* and their squares, in units of what is expected beside drift */
     double squares; /* of errors, in units of what is expected of each element */
-    /* In units of what is expected of each element beside drift: squares of errors less that, and of biases; of rows the
-     * sum of mu, of squares of Frobenius norms, the largest operator norm; by how much the oracle's own roundings exceed
-     * independent ones. */
+    /* In units of what is expected of each element beside drift: squares of errors less that, and of biases; of rows
+     * the sum of mu, of squares of Frobenius norms, the largest operator norm; by how much the oracle's own roundings
+     * exceed independent ones. */
     double left, bias_squares, variance, frobenius, most, excess;
     struct judge_drift drift; /* of the current row */
     double mu, own, own_squares, own_most, sigma; /* of the current row: mu, its part that each element has alone */
@@ -55,7 +57,8 @@ static void end_row(struct tally *t, double along)
 
 /* One element: where it is, what it should be and is. */
 struct element {
-    int64_t index[4];
+    int64_t index[4], canonical;
+    const struct ref_bound *of;
     double got, want, bound, sigma, bias, shift, beside, optional, drift[2];
     double near[3]; /* what the next row, the row before and the next head have here; itself where there is none */
 };
@@ -89,7 +92,8 @@ static void note_use(struct ref_report *r, const struct element *e, double use)
 /* For the root mean square. */
 static void weigh_beside_drift(const struct element *e, const struct judge_error *off, struct tally *t)
 {
-    const double drifts = fmax(0.0, off->bias - e->beside), variance = off->sigma * off->sigma + LOSS_VARIANCE * drifts * drifts;
+    const double drifts = fmax(0.0, off->bias - e->beside);
+    const double variance = off->sigma * off->sigma + LOSS_VARIANCE * drifts * drifts;
     const double bias = e->beside + fabs(off->shift), expected = variance + bias * bias, own = off->own / expected;
     if (!(expected > 0.0)) return;
     judge_drift_add(&t->drift, 1 / expected, off->error, e->drift, e->optional);
@@ -99,12 +103,14 @@ static void weigh_beside_drift(const struct element *e, const struct judge_error
     t->own_squares += own * own;
     t->own_most = fmax(t->own_most, own);
     t->excess += off->rounding * off->rounding / expected - own;
+    for (int n = 0; off->has_alike && n < REF_WAYS; ++n)
+        t->alike_squares[n] += off->alike[n] * off->alike[n] / expected;
 }
 
 /* In units of the square of what is expected of it. */
 static void weigh_element(int32_t dtype, const struct element *e, struct tally *t)
 {
-    const struct judge_error off = judge_error_of(dtype, e->got, e->want, e->sigma, e->bias, e->shift);
+    const struct judge_error off = judge_error_of(dtype, e->got, e->want, e->of, e->canonical);
     const double half = ref_half_ulp(dtype, e->want);
     if (!(off.expected > 0.0)) return; /* exact: the bound has it */
     t->squares += off.error * off.error / off.expected;
@@ -112,6 +118,7 @@ static void weigh_element(int32_t dtype, const struct element *e, struct tally *
     t->rounding += off.rounding;
     t->shifted += off.shifted;
     for (int n = 0; n < JUDGE_TIES; ++n) t->tied[n] += off.tied[n];
+    for (int n = 0; off.has_alike && n < REF_WAYS; ++n) t->alike[n] += off.alike[n];
     struct judge_direction *const d = t->directions;
     judge_direction_add(&d[REF_SCALED], &off, e->want);
     judge_direction_add(&d[REF_SCALED_HEAD], &off, e->want);
@@ -155,22 +162,27 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
 {
     const double n = (double)t->compared, l = -log(JUDGE_FALSE_ALARM);
     if (t->compared == 0) return;
-    const double squares = t->variance + fmax(0.0, t->excess) + 2 * sqrt(l * t->frobenius) + 2 * l * t->most;
+    const double alike = sqrt(judge_most_alike(t->alike_squares)), of_squares = alike > 0.0 ? l + log(2.0) : l;
+    const double most = alike + sqrt(2 * of_squares * t->most);
+    const double squares = t->variance + fmax(0.0, t->excess) + 2 * sqrt(of_squares * t->frobenius) + most * most;
     r->rms_ratio = ratio(sqrt(t->left), sqrt(t->bias_squares) + sqrt(squares));
     r->direction_share = ratio(t->share, t->squares);
-    const double rounding = fmax(fabs(t->rounding), fabs(t->shifted)) + judge_most_tied(t->tied);
+    const double rounding =
+        fmax(fabs(t->rounding), fabs(t->shifted)) + judge_most_tied(t->tied) + judge_most_alike(t->alike);
     const double systematic = rounding + judge_shift_toward(t->error, t->shift) + t->bias;
     r->mean_ratio = ratio(fabs(r->mean_error), (systematic + sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
 
-/* A direction that ends here; place: where its head or tile begins. Of equals the last counts, which has most elements. */
+/* A direction that ends here; place: where its head or tile begins. Of equals the last counts, which has
+ * most elements. */
 static void end_direction(struct tally *t, enum ref_direction which, const int64_t place[3], struct ref_report *r)
 {
     const struct judge_direction d = t->directions[which];
     const double ratio = judge_direction_ratio(&d, JUDGE_FALSE_ALARM / t->number);
     const double share = d.norm > 0.0 ? d.projection * d.projection / d.norm : 0.0;
     t->directions[which] = (struct judge_direction){0};
-    const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > t->share * (1 - 1e-6) : ratio > r->direction_ratio;
+    const bool explains =
+        ratio > 1 ? !(r->direction_ratio > 1) || share > t->share * (1 - 1e-6) : ratio > r->direction_ratio;
     if (!(ratio <= r->direction_ratio)) r->direction_ratio = ratio;
     if (!explains) return;
     t->share = share;
@@ -214,6 +226,8 @@ static void judge_at(struct subject *s, int64_t canonical, int64_t offset, const
 {
     const struct ref_bound *b = s->bound;
     struct element e = {.index = {index[0], index[1], index[2], index[3]},
+                        .canonical = canonical,
+                        .of = b,
                         .got = ref_load(s->dtype, s->got, offset),
                         .want = s->oracle[canonical],
                         .bound = b->bound[canonical],

@@ -27,12 +27,22 @@ double judge_most_tied(const double *tied)
     return most;
 }
 
-struct judge_error judge_error_of(int32_t dtype, double got, double want, double sigma, double bias, double shift)
+double judge_most_alike(const double *alike)
 {
+    double most = 0.0;
+    for (int n = 0; n < REF_WAYS; ++n) most = fmax(most, fabs(alike[n]));
+    return most;
+}
+
+struct judge_error judge_error_of(int32_t dtype, double got, double want, const struct ref_bound *bound,
+                                  int64_t canonical)
+{
+    const double sigma = bound->sigma ? bound->sigma[canonical] : 0.0;
+    const double bias = bound->bias ? bound->bias[canonical] : 0.0;
+    const double shift = bound->shift ? bound->shift[canonical] : 0.0;
     const double variance = sigma * sigma, systematic = fabs(bias) + fabs(shift), half = ref_half_ulp(dtype, want);
     const bool rounds = variance > 0.0 && fabs(want) < ref_format(dtype)->overflow;
     const double own = rounds ? fmin(half * half / 3, variance) : 0.0;
-    const double noise = systematic + sqrt(2 * log(2 / JUDGE_FALSE_ALARM) * (variance - own));
     struct judge_error e = {.error = got - want,
                             .expected = variance + systematic * systematic,
                             .bias = fabs(bias),
@@ -41,7 +51,13 @@ struct judge_error judge_error_of(int32_t dtype, double got, double want, double
                             .shifted = rounds ? ref_round(dtype, want + shift) - (want + shift) : 0.0,
                             .sigma = sigma,
                             .own = own};
-    if (rounds) find_ties(dtype, want, half, noise, e.tied);
+    for (int n = 0; n < REF_WAYS; ++n) {
+        if (!bound->alike[n]) continue;
+        e.alike[n] = bound->alike[n][canonical];
+        e.has_alike = true;
+    }
+    const double random = sqrt(2 * log(2 / JUDGE_FALSE_ALARM) * (variance - own));
+    if (rounds) find_ties(dtype, want, half, systematic + judge_most_alike(e.alike) + random, e.tied);
     return e;
 }
 
@@ -56,6 +72,7 @@ void judge_direction_add(struct judge_direction *d, const struct judge_error *e,
     d->rounding += weight * e->rounding;
     d->shifted += weight * e->shifted;
     for (int n = 0; n < JUDGE_TIES; ++n) d->tied[n] += fabs(weight) * e->tied[n];
+    for (int n = 0; e->has_alike && n < REF_WAYS; ++n) d->alike[n] += weight * e->alike[n];
     d->together += fabs(weight) * sqrt(fmax(0.0, e->sigma * e->sigma - e->own));
     d->own += weight * weight * e->own;
 }
@@ -74,7 +91,7 @@ double judge_direction_ratio(const struct judge_direction *d, double false_alarm
     const double random = sqrt(2 * log(2 / false_alarm) * d->variance);
     const double known = judge_shift_toward(d->projection, d->shift) +
                          fmax(fabs(d->rounding), fabs(d->shifted)) + judge_most_tied(d->tied);
-    return fabs(d->projection) / (d->bias + known + random);
+    return fabs(d->projection) / (d->bias + judge_most_alike(d->alike) + known + random);
 }
 
 void judge_direction_join(struct judge_direction *to, const struct judge_direction *from)
@@ -87,6 +104,7 @@ void judge_direction_join(struct judge_direction *to, const struct judge_directi
     to->shifted += from->shifted;
     to->variance += from->variance;
     for (int n = 0; n < JUDGE_TIES; ++n) to->tied[n] += from->tied[n];
+    for (int n = 0; n < REF_WAYS; ++n) to->alike[n] += from->alike[n];
 }
 
 /* Of 64 rows or a head. */
@@ -124,8 +142,8 @@ static void describe_tile(const struct ref_report *r, enum ref_tensor tensor, ch
                  operands[tensor], of, of, first, r->direction_size);
         break;
     default:
-        snprintf(text, size, "%s with scores of the 64 %ss before at those from %s %ld, %.3g of it", name, of, of, first,
-                 r->direction_size);
+        snprintf(text, size, "%s with scores of the 64 %ss before at those from %s %ld, %.3g of it", name, of, of,
+                 first, r->direction_size);
     }
 }
 

@@ -46,7 +46,8 @@ Test(judge_drift, a_share_of_shapes_is_taken_away)
     }
 }
 
-/* What is left is the least on a grid of a and b, c a line's minimum; a and b beyond the triangle are not taken away. */
+/* What is left is the least on a grid of a and b, c a line's minimum; a and b beyond the triangle are not taken
+ * away. */
 Test(judge_drift, what_is_left_is_the_least_and_no_less)
 {
     struct judge_random g = {2};

@@ -1,5 +1,5 @@
-/* judge_planted_test.c - mistakes that one part of the verdict alone sees, planted in right results: a shift of the wrong
- * sign, dbias and others by weights of another sum, and which row carries the bound. */
+/* judge_planted_test.c - mistakes that one part of the verdict alone sees, planted in right results: a shift of the
+ * wrong sign, dbias and others by weights of another sum, and which row carries the bound. */
 #include <math.h>
 #include <string.h>
 
@@ -171,7 +171,8 @@ static void judge_large(double factor, const struct attest_recipe *recipe, doubl
     *use_of_dv = f.report.use;
 }
 
-/* Of scores that are off by as much as sums of a tensor core may be the sum in which p is divided is not dbias's own. */
+/* Of scores that are off by as much as sums of a tensor core may be the sum in which p is divided is not dbias's
+ * own. */
 Test(judge_planted, weights_by_another_sum_are_within_the_bound_of_dbias_alone)
 {
     double dbias, dv;

@@ -14,7 +14,7 @@
 
 enum { MOST_UNITS = 64 }; /* that are looked at */
 
-enum { PHASES = 8 }; /* of the grid to which weights are rounded */
+enum { PHASES = REF_WAYS }; /* of the grid to which weights are rounded */
 
 /* Shapes of a tensor: two that all tiles make together; of splits in 2, 4 and 8; then, of each tile, these. */
 enum { FIRST, SECOND, SPLITS, TILES = SPLITS + 2 + 4 + 8 };
@@ -28,13 +28,12 @@ struct context {
     const struct ref_bound *bound;
     bool is_k;                      /* rows of the tensor are keys */
     bool lags;                      /* weights may be more than 1 */
-    bool has_alike;                 /* numbers that are alike may round alike */
+    bool has_alike;                 /* weights of o that are alike may round alike */
     int64_t heads, features;
     int64_t count, every;           /* shapes; of so many units one is looked at */
     struct worker *workers;
     /* Sums of all units so far, added in order. */
     struct judge_direction *sums;   /* [count] */
-    double *of_alike;               /* [count][PHASES] */
     double squares;                 /* of errors, in units of what is expected of them */
     struct ref_lock lock;
     int64_t turn;
@@ -45,10 +44,9 @@ struct worker {
     int64_t b, h, first, rows;
     int64_t others, tiles;          /* rows of the other side, and their tiles */
     struct judge_direction *sums;
-    double *of_alike, squares;
+    double squares;
     struct judge_error errors[JUDGE_OPERAND];
     double want[JUDGE_OPERAND];
-    double alike[JUDGE_OPERAND][PHASES]; /* what rounding the weights does to o */
     double now[JUDGE_OPERAND], stale[JUDGE_OPERAND], scores[JUDGE_OPERAND], earlier[JUDGE_OPERAND];
     double split[3][JUDGE_OPERAND], together[2][JUDGE_OPERAND];
     double right[JUDGE_OPERAND], panels[JUDGE_OPERAND];
@@ -67,9 +65,6 @@ static void add_shape(const struct context *z, struct worker *w, int64_t n, cons
         for (int64_t at = r * z->features; at < (r + 1) * z->features; ++at) {
             if (!(w->errors[at].expected > 0.0) || shape[at] == 0.0) continue;
             judge_direction_add(d, &w->errors[at], shape[at]);
-            const double weight = shape[at] / w->errors[at].expected;
-            if (!z->has_alike || !isfinite(weight)) continue;
-            for (int k = 0; k < PHASES; ++k) w->of_alike[n * PHASES + k] += weight * w->alike[at][k];
         }
         judge_direction_end_row(d, INFINITY);
     }
@@ -213,9 +208,9 @@ static double rounding_of(const struct ref_format *f, int32_t dtype, double spli
     return (y < f->min_normal ? ref_round(dtype, y) : product - (product - y)) - y;
 }
 
-/* Weights that are alike round alike, or by a function of their scores: of weights relative to the row's maximum, and to
- * maxima before it, of which the place within a step of the format has 8 phases. What is above such a maximum had a later
- * one, unless maxima lag. */
+/* Weights that are alike round alike, or by a function of their scores: of weights relative to the row's maximum, and
+ * to maxima before it, of which the place within a step of the format has 8 phases. What is above such a maximum had a
+ * later one, unless maxima lag. */
 static void add_alike(const struct context *z, struct worker *w, int64_t count)
 {
     const int32_t dtype = z->pass.p->v.dtype;
@@ -232,44 +227,20 @@ static void add_alike(const struct context *z, struct worker *w, int64_t count)
         }
         clear(z, w, w->now);
         add_product(z, w, w->matrix, w->right, count, w->now);
-        for (int64_t at = 0; at < w->rows * z->features; ++at) w->alike[at][k] += w->now[at];
+        for (int64_t at = 0; at < w->rows * z->features; ++at) w->errors[at].alike[k] += w->now[at];
     }
-}
-
-/* Of keys that dropout takes away ds is -p delta: as alike as p is. */
-static void find_alike_ds(const struct context *z, struct worker *w)
-{
-    const int32_t dtype = z->pass.p->q.dtype;
-    const double scale = z->pass.p->softmax_scale;
-    const int64_t group = z->pass.p->num_heads_q / z->pass.p->num_heads_kv;
-    for (int64_t t = 0; t < w->tiles; ++t)
-        for (int64_t g = 0; g < (z->is_k ? group : 1); ++g) {
-            const int64_t h = z->is_k ? w->h * group + g : w->h, count = compute_tile(z, w, t, h);
-            judge_load(&z->pass, z->tensor, w->b, z->is_k ? h : h / group, t * JUDGE_TILE, count, w->right);
-            for (int64_t i = 0; i < JUDGE_SCORES; ++i) {
-                const double ds = w->tile.ds[i] / scale, rounded = ref_round(dtype, ds);
-                w->matrix[i] = ds != 0.0 && isfinite(rounded) ? scale * (rounded - ds) : 0.0;
-            }
-            clear(z, w, w->now);
-            add_product(z, w, w->matrix, w->right, count, w->now);
-            for (int64_t at = 0; at < w->rows * z->features; ++at) w->alike[at][0] += w->now[at];
-        }
 }
 
 /* Of weights first the largest of each row, then what rounding does to all. */
 static void find_alike(const struct context *z, struct worker *w)
 {
     const int64_t group = z->pass.p->num_heads_q / z->pass.p->num_heads_kv;
-    memset(w->alike, 0, (size_t)(w->rows * z->features) * sizeof *w->alike);
-    memset(w->most, 0, sizeof w->most);
     if (!z->has_alike) return;
-    if (z->tensor != REF_O) {
-        find_alike_ds(z, w);
-        return;
-    }
+    memset(w->most, 0, sizeof w->most);
+    for (int64_t at = 0; at < w->rows * z->features; ++at) w->errors[at].has_alike = true;
     for (int64_t t = 0; t < w->tiles; ++t) {
         compute_tile(z, w, t, w->h);
-        for (int64_t i = 0; i < JUDGE_SCORES; ++i) 
+        for (int64_t i = 0; i < JUDGE_SCORES; ++i)
             w->most[i / JUDGE_TILE] = fmax(w->most[i / JUDGE_TILE], w->tile.p[i]);
     }
     for (int64_t t = 0; t < w->tiles; ++t) {
@@ -297,13 +268,11 @@ static void load_errors(const struct context *z, struct worker *w)
         double squares = 0.0;
         for (int64_t x = 0; x < z->features; ++x) {
             const double want = z->oracle[from + x], got = ref_load(t->dtype, z->got, offset + x);
-            const double shift = z->bound->shift ? z->bound->shift[from + x] : 0.0;
             struct judge_error *const e = &w->errors[at + x];
             finite = finite && isfinite(want) && isfinite(got) && isfinite(z->bound->bound[from + x]);
             w->want[at + x] = isfinite(want) ? want : 0.0;
             *e = (struct judge_error){.expected = 0.0};
-            if (finite)
-                *e = judge_error_of(t->dtype, got, want, z->bound->sigma[from + x], z->bound->bias[from + x], shift);
+            if (finite) *e = judge_error_of(t->dtype, got, want, z->bound, from + x);
             if (e->expected > 0.0) squares += e->error * e->error / e->expected;
         }
         for (int64_t x = 0; x < z->features && !finite; ++x) w->errors[at + x].expected = 0.0;
@@ -335,7 +304,6 @@ static void judge_unit(void *context, int64_t index, int worker)
     struct context *const z = context;
     struct worker *const w = &z->workers[worker];
     memset(w->sums, 0, (size_t)z->count * sizeof *w->sums);
-    memset(w->of_alike, 0, (size_t)(z->count * PHASES) * sizeof *w->of_alike);
     w->squares = 0.0;
     find_unit(z, index * z->every + index % z->every, w); /* of heads of so many units not always the same one */
     load_errors(z, w);
@@ -343,7 +311,6 @@ static void judge_unit(void *context, int64_t index, int worker)
     walk(z, w);
     ref_await_turn(&z->lock, &z->turn, index);
     for (int64_t n = 0; n < z->count; ++n) judge_direction_join(&z->sums[n], &w->sums[n]);
-    for (int64_t n = 0; n < z->count * PHASES; ++n) z->of_alike[n] += w->of_alike[n];
     z->squares += w->squares;
     ref_end_turn(&z->lock, &z->turn);
 }
@@ -369,10 +336,7 @@ static enum ref_direction name_of(const struct context *z, int64_t n, int64_t in
 static void conclude(const struct context *z, struct ref_report *r)
 {
     for (int64_t n = 0; n < z->count; ++n) {
-        struct judge_direction *const d = &z->sums[n];
-        double alike = 0.0;
-        for (int k = 0; k < PHASES; ++k) alike = fmax(alike, fabs(z->of_alike[n * PHASES + k]));
-        d->bias += alike;
+        const struct judge_direction *const d = &z->sums[n];
         const double ratio = judge_direction_ratio(d, JUDGE_FALSE_ALARM / (double)z->count);
         const double share = d->norm > 0.0 ? d->projection * d->projection / d->norm / z->squares : 0.0;
         const bool explains = ratio > 1 ? !(r->direction_ratio > 1) || share > r->direction_share * (1 + 1e-6)
@@ -389,30 +353,21 @@ static void conclude(const struct context *z, struct ref_report *r)
 static bool take(struct context *z, int threads)
 {
     z->sums = calloc((size_t)z->count, sizeof *z->sums);
-    z->of_alike = calloc((size_t)(z->count * PHASES), sizeof *z->of_alike);
     z->workers = malloc((size_t)threads * sizeof *z->workers);
-    bool ok = z->sums && z->of_alike && z->workers;
-    for (int i = 0; z->workers && i < threads; ++i) z->workers[i].sums = NULL, z->workers[i].of_alike = NULL;
+    bool ok = z->sums && z->workers;
+    for (int i = 0; z->workers && i < threads; ++i) z->workers[i].sums = NULL;
     for (int i = 0; ok && i < threads; ++i) {
         z->workers[i].sums = malloc((size_t)z->count * sizeof *z->sums);
-        z->workers[i].of_alike = malloc((size_t)(z->count * PHASES) * sizeof *z->of_alike);
-        ok = z->workers[i].sums && z->workers[i].of_alike;
+        ok = z->workers[i].sums;
     }
     return ok;
 }
 
 static void release(struct context *z, int threads)
 {
-    for (int i = 0; z->workers && i < threads; ++i) free(z->workers[i].sums), free(z->workers[i].of_alike);
-    free(z->workers), free(z->sums), free(z->of_alike);
+    for (int i = 0; z->workers && i < threads; ++i) free(z->workers[i].sums);
+    free(z->workers), free(z->sums);
     judge_pass_clear(&z->pass);
-}
-
-static bool has_alike(const struct attest_problem *p, const struct attest_recipe *recipe, enum ref_tensor tensor)
-{
-    const bool of_ds = (tensor == REF_DQ || tensor == REF_DK) && p->dropout_p > 0 && recipe->round_ds == 1;
-    const int32_t dtype = tensor == REF_O ? p->v.dtype : p->q.dtype;
-    return (tensor == REF_O || (of_ds && p->softmax_scale != 0.0f)) && (dtype == ATTEST_BF16 || dtype == ATTEST_FP16);
 }
 
 enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct attest_backward_args *a,
@@ -421,7 +376,8 @@ enum attest_status ref_judge_tiles(const struct attest_problem *p, const struct 
                                    struct ref_report *report)
 {
     struct context z = {.tensor = tensor, .got = got, .oracle = oracle, .bound = bound, .is_k = tensor >= REF_DK,
-                        .lags = recipe->rescale_log2 > 0, .has_alike = has_alike(p, recipe, tensor),
+                        .lags = recipe->rescale_log2 > 0,
+                        .has_alike = tensor == REF_O && (p->v.dtype == ATTEST_BF16 || p->v.dtype == ATTEST_FP16),
                         .lock = REF_LOCK_INIT};
     int64_t units = 0, most = 0;
     if (tensor == REF_LSE || tensor > REF_DV) return ATTEST_OK;

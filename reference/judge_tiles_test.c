@@ -1,6 +1,6 @@
 /* judge_tiles_test.c - errors of every shape that ref_judge_tiles looks for, planted in right results: too small for
- * the bound, the root mean square and the mean, they fail by that shape and are named by it. The shapes are computed here
- * once more, score by score. */
+ * the bound, the root mean square and the mean, they fail by that shape and are named by it. The shapes are computed
+ * here once more, score by score. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +103,8 @@ static void set_up(void)
         for (int64_t i = 0; i < ROWS; ++i) find_scores(h, i);
     for (int t = 0; t <= REF_DV; ++t) {
         double(*const arrays)[ROWS * HEADS * DIM] = f->arrays[t];
-        f->bounds[t] = (struct ref_bound){.bound = arrays[0], .sigma = arrays[1], .bias = arrays[2], .shift = arrays[3]};
+        f->bounds[t] =
+            (struct ref_bound){.bound = arrays[0], .sigma = arrays[1], .bias = arrays[2], .shift = arrays[3]};
         if (t == REF_O || t == REF_DQ) f->bounds[t].along = arrays[4];
     }
     const struct ref_forward forward = {f->oracle[REF_O], f->oracle[REF_LSE]};
@@ -115,7 +116,8 @@ static void set_up(void)
     for (int64_t i = 0; i < ROWS * HEADS; ++i) f->lse_given[i] = (float)f->oracle[REF_LSE][i];
     for (int64_t i = 0; i < ROWS * HEADS * DIM; ++i) ref_store(ATTEST_BF16, f->bf16[4], i, f->oracle[REF_O][i]);
     f->a.forward.lse = f->lse_given, f->a.forward.o = f->bf16[4];
-    cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, &recipe, &f->bounds[REF_O], &f->bounds[REF_LSE], 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_forward(&f->p, &f->a.forward, &recipe, &f->bounds[REF_O], &f->bounds[REF_LSE], 1),
+                 ATTEST_OK);
     cr_assert_eq(ref_bound_backward(&f->p, &f->a, &recipe, f->bounds, 1), ATTEST_OK);
 }
 
@@ -197,8 +199,9 @@ static struct ref_report judge(enum ref_tensor t, double size, int threads)
     const int64_t count = (t >= REF_DK ? KEYS : ROWS * HEADS) * DIM;
     for (int64_t i = 0; i < count; ++i) ref_store(ATTEST_BF16, f->got, i, f->oracle[t][i] + size * f->shape[i]);
     ref_judge(&f->p, &f->a.forward, t, f->got, f->oracle[t], &f->bounds[t], 1, &r);
-    cr_assert_eq(ref_judge_tiles(&f->p, &f->a, ref_recipe("hopper"), t, f->got, f->oracle[t], &f->bounds[t], threads, &r),
-                 ATTEST_OK);
+    cr_assert_eq(
+        ref_judge_tiles(&f->p, &f->a, ref_recipe("hopper"), t, f->got, f->oracle[t], &f->bounds[t], threads, &r),
+        ATTEST_OK);
     return r;
 }
 
@@ -255,8 +258,8 @@ Test(judge_tiles, right_results_rounded_once_pass)
     static const enum ref_tensor tensors[] = {REF_O, REF_DQ, REF_DK, REF_DV};
     for (int t = 0; t < 4; ++t) {
         const struct ref_report r = judge(tensors[t], 0, 1);
-        cr_expect_eq(r.verdict, REF_PASS, "%s: rms %g, mean %g, direction %g", ref_tensor_names[tensors[t]], r.rms_ratio,
-                     r.mean_ratio, r.direction_ratio);
+        cr_expect_eq(r.verdict, REF_PASS, "%s: rms %g, mean %g, direction %g", ref_tensor_names[tensors[t]],
+                     r.rms_ratio, r.mean_ratio, r.direction_ratio);
     }
 }
 

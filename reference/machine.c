@@ -54,11 +54,16 @@ static struct ref_machine oracle_machine(void)
                                 .dv_heads.overflow = INFINITY};
 }
 
+double ref_share_kept(const struct attest_problem *p)
+{
+    return (65536.0 - floor(65536.0 * (double)p->dropout_p + 0.5)) / 65536.0;
+}
+
 /* ds may carry softmax_scale and lack dropout's multiplier where it is rounded or flushed. */
 static void fold_factors(const struct attest_problem *p, struct ref_rounding *ds)
 {
-    const double scale = fabs((double)p->softmax_scale), kept = 65536.0 - floor(65536.0 * (double)p->dropout_p + 0.5);
-    if (scale > 0.0) ds->tiny = fmax(ds->tiny, FLT_MIN) * 65536.0 / kept / fmin(1.0, scale);
+    const double scale = fabs((double)p->softmax_scale), kept = ref_share_kept(p);
+    if (scale > 0.0) ds->tiny = fmax(ds->tiny, FLT_MIN) / kept / fmin(1.0, scale);
     ds->overflow /= fmax(1.0, scale);
 }
 

@@ -70,6 +70,8 @@ struct ref_sum {
     double rel, sigma, bias, aligned;
     double steps, steps_aligned; /* bias and aligned in the steps of a tensor core, where it may be a chain, too */
 };
+/* Of keys, after dropout: the inverse of its multiplier. */
+double ref_share_kept(const struct attest_problem *p);
 /* Over `terms` features, which begin on a step of the matrix unit. */
 struct ref_sum ref_sum_features(const struct ref_machine *m, int64_t terms);
 /* Over `terms` of `span` rows, `heads` times, some of which may be masked and so leave steps that are not full. */

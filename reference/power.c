@@ -61,13 +61,14 @@ static void print_fault(struct power_judge *j, const struct planted *f)
         ratio = power_judge_fault(j, f->fault, size = f->sizes[i], f->tensor, &r);
     char text[256] = "";
     if (r.direction_ratio > 1) ref_describe_direction(&r, f->tensor, text, sizeof text);
-    printf("| %-18s | %-3s | %-6s ", power_fault_names[f->fault], ref_tensor_names[f->tensor], ratio > 1 ? "seen" : "no");
+    printf("| %-18s | %-3s | %-6s ", power_fault_names[f->fault], ref_tensor_names[f->tensor],
+           ratio > 1 ? "seen" : "no");
     if (size > 0.0)
         printf("| %8g ", size);
     else
         printf("|          ");
-    printf("| %8.2f | %5.2f | %5.2f | %5.2f | %8.2f | %s |\n", ratio, r.use, r.rms_ratio, r.mean_ratio, r.direction_ratio,
-           text);
+    printf("| %8.2f | %5.2f | %5.2f | %5.2f | %8.2f | %s |\n", ratio, r.use, r.rms_ratio, r.mean_ratio,
+           r.direction_ratio, text);
     fflush(stdout);
 }
 
@@ -79,7 +80,8 @@ static void print_table(const struct attest_recipe *recipe, int32_t dtype, int64
     power_judge_init(&j, &kernel, recipe);
     printf("\n%s, %s, %ld keys, head_dim %ld, %ld rows, 2 heads, normal\n\n", recipe->name, ref_dtype_name(dtype),
            (long)keys, (long)dim, (long)kernel.rows);
-    printf("| fault | of | | size | ratio | bound | rms | mean | direction | looks like |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    printf("| fault | of | | size | ratio | bound | rms | mean | direction | looks like |\n"
+           "|---|---|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < sizeof planted / sizeof *planted; ++i) print_fault(&j, &planted[i]);
     power_judge_clear(&j);
 }

@@ -42,7 +42,8 @@ void power_judge_init(struct power_judge *j, const struct power_case *kernel, co
     power_run(c);
     if (ref_forward(&c->problem, &c->args.forward, &forward, 0) != ATTEST_OK ||
         ref_backward(&c->problem, &c->args, NULL, &backward, 0) != ATTEST_OK ||
-        ref_bound_forward(&c->problem, &c->args.forward, recipe, &j->bounds[REF_O], &j->bounds[REF_LSE], 0) != ATTEST_OK ||
+        ref_bound_forward(&c->problem, &c->args.forward, recipe, &j->bounds[REF_O], &j->bounds[REF_LSE], 0) !=
+            ATTEST_OK ||
         ref_bound_backward(&c->problem, &c->args, recipe, j->bounds, 0) != ATTEST_OK)
         abort();
 }
@@ -54,7 +55,8 @@ void power_judge_clear(struct power_judge *j)
         free(j->oracle[t]);
         free(j->bounds[t].bound), free(j->bounds[t].sigma), free(j->bounds[t].bias), free(j->bounds[t].shift);
         free(j->bounds[t].along);
-        free(j->bounds[t].beside), free(j->bounds[t].optional), free(j->bounds[t].drift[0]), free(j->bounds[t].drift[1]);
+        free(j->bounds[t].beside), free(j->bounds[t].optional);
+        free(j->bounds[t].drift[0]), free(j->bounds[t].drift[1]);
     }
 }
 

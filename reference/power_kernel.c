@@ -80,7 +80,8 @@ static inline double power_of(double x)
     return x;
 }
 
-/* C[i][j] += sum over l < k of A[i][l] B[l][j], j < n; A[i][l] at a[i * a_row + l * a_col]; rows of B and C lie n apart. */
+/* C[i][j] += sum over l < k of A[i][l] B[l][j], j < n; A[i][l] at a[i * a_row + l * a_col]; rows of B and C lie n
+ * apart. */
 __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default"))) static void
 multiply(enum power_sum sum, int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
          const float *restrict b, float *restrict c)
@@ -156,7 +157,8 @@ static int64_t of_keys(const struct power_case *c) { return c->keys * c->heads *
 void power_init(struct power_case *c)
 {
     struct attest_problem *p = &c->problem;
-    c->q = input(c, c->rows, 1), c->k = input(c, c->keys, 2), c->v = input(c, c->keys, 3), c->dout = input(c, c->rows, 4);
+    c->q = input(c, c->rows, 1), c->k = input(c, c->keys, 2), c->v = input(c, c->keys, 3),
+    c->dout = input(c, c->rows, 4);
     c->o = floats(of_rows(c)), c->dq = floats(of_rows(c)), c->lse = floats(c->rows * c->heads);
     c->dk = floats(of_keys(c)), c->dv = floats(of_keys(c));
     *p = (struct attest_problem)ATTEST_PROBLEM_INIT;
@@ -281,7 +283,8 @@ static void finish(const struct power_case *c, enum power_fault truncated, enum 
 {
     if (c->fault == scaled) factor *= 1 + (float)c->size;
     if (c->fault == POWER_HEAD_SCALED && scaled == POWER_O_SCALED && h == 0) factor *= 1 + (float)c->size;
-    for (int64_t i = 0; i < rows * c->dim; ++i) from[i] = round_to(from[i] * factor, bits_of(c), c->fault == truncated, c->dtype);
+    for (int64_t i = 0; i < rows * c->dim; ++i)
+        from[i] = round_to(from[i] * factor, bits_of(c), c->fault == truncated, c->dtype);
     scatter(c, from, first, rows, h, to);
 }
 
@@ -301,7 +304,8 @@ static void forward_head(struct power_case *c, struct work *w, int64_t h)
         for (int64_t x = 0; x < c->dim; ++x) {
             float *const o = c->o + (i * c->heads + h) * c->dim + x;
             const uint64_t bits = mix((uint64_t)((i * c->heads + h) * c->dim + x) ^ UINT64_C(0x5555));
-            if (uniform(bits) < c->size) *o = round_to(*o * (1 + ldexpf(bits & 1 ? 1.2f : -1.2f, -bits_of(c))), bits_of(c), false, c->dtype);
+            if (uniform(bits) < c->size)
+                *o = round_to(*o * (1 + ldexpf(bits & 1 ? 1.2f : -1.2f, -bits_of(c))), bits_of(c), false, c->dtype);
         }
 }
 
@@ -337,7 +341,8 @@ static void backward_tile(struct power_case *c, struct work *w, int64_t h, int64
     memset(w->dv, 0, sizeof w->dv);
     multiply(c->sum, count, c->dim, c->rows, w->dp, 1, count, w->q, w->dk);
     multiply(c->sum, count, c->dim, c->rows, w->s, 1, count, w->dout, w->dv);
-    finish(c, POWER_DK_TRUNCATED, POWER_DK_SCALED, c->folds_scale ? 1.0f : c->problem.softmax_scale, count, h, first, w->dk, c->dk);
+    finish(c, POWER_DK_TRUNCATED, POWER_DK_SCALED, c->folds_scale ? 1.0f : c->problem.softmax_scale, count, h, first,
+           w->dk, c->dk);
     finish(c, POWER_DV_TRUNCATED, POWER_DV_SCALED, 1.0f, count, h, first, w->dv, c->dv);
 }
 
@@ -365,7 +370,8 @@ static void backward_head(struct power_case *c, struct work *w, int64_t h)
     memset(w->dq, 0, (size_t)(c->rows * c->dim) * sizeof *w->dq);
     find_delta(c, w, h);
     for (int64_t j = 0; j < c->keys; j += TILE) backward_tile(c, w, h, j, c->keys - j < TILE ? c->keys - j : TILE);
-    finish(c, POWER_DQ_TRUNCATED, POWER_DQ_SCALED, c->folds_scale ? 1.0f : c->problem.softmax_scale, c->rows, h, 0, w->dq, c->dq);
+    finish(c, POWER_DQ_TRUNCATED, POWER_DQ_SCALED, c->folds_scale ? 1.0f : c->problem.softmax_scale, c->rows, h, 0,
+           w->dq, c->dq);
 }
 
 void power_run(struct power_case *c)

@@ -26,12 +26,15 @@ static void see_faults(int32_t dtype)
         enum ref_tensor tensor;
         double least;
     } seen[] = {
-        {POWER_O_TRUNCATED, 0, REF_O, 1.5},    {POWER_DQ_TRUNCATED, 0, REF_DQ, 1.5}, {POWER_DK_TRUNCATED, 0, REF_DK, 1.5},
-        {POWER_DV_TRUNCATED, 0, REF_DV, 1.5},  {POWER_P_TRUNCATED, 0, REF_O, 1},     {POWER_P_TRUNCATED, 0, REF_DV, 1},
-        {POWER_P_7_BITS, 0, REF_O, 1},         {POWER_P_7_BITS, 0, REF_DV, 1},       {POWER_DS_TRUNCATED, 0, REF_DQ, 1},
-        {POWER_DS_TRUNCATED, 0, REF_DK, 1},    {POWER_DS_7_BITS, 0, REF_DQ, 1},      {POWER_DS_7_BITS, 0, REF_DK, 1},
-        {POWER_O_EVERY, 128, REF_O, 1},        {POWER_DQ_EVERY, 32, REF_DQ, 1},      {POWER_O_SCALED, 5e-4, REF_O, 1},
-        {POWER_DQ_SCALED, 5e-4, REF_DQ, 1},    {POWER_DK_SCALED, 5e-4, REF_DK, 1},   {POWER_DV_SCALED, 5e-4, REF_DV, 1},
+        {POWER_O_TRUNCATED, 0, REF_O, 1.5},      {POWER_DQ_TRUNCATED, 0, REF_DQ, 1.5},
+        {POWER_DK_TRUNCATED, 0, REF_DK, 1.5},    {POWER_DV_TRUNCATED, 0, REF_DV, 1.5},
+        {POWER_P_TRUNCATED, 0, REF_O, 1},        {POWER_P_TRUNCATED, 0, REF_DV, 1},
+        {POWER_P_7_BITS, 0, REF_O, 1},           {POWER_P_7_BITS, 0, REF_DV, 1},
+        {POWER_DS_TRUNCATED, 0, REF_DQ, 1},      {POWER_DS_TRUNCATED, 0, REF_DK, 1},
+        {POWER_DS_7_BITS, 0, REF_DQ, 1},         {POWER_DS_7_BITS, 0, REF_DK, 1},
+        {POWER_O_EVERY, 128, REF_O, 1},          {POWER_DQ_EVERY, 32, REF_DQ, 1},
+        {POWER_O_SCALED, 5e-4, REF_O, 1},        {POWER_DQ_SCALED, 5e-4, REF_DQ, 1},
+        {POWER_DK_SCALED, 5e-4, REF_DK, 1},      {POWER_DV_SCALED, 5e-4, REF_DV, 1},
         {POWER_SCORES_SCALED, 1e-4, REF_LSE, 1},
     };
     init(dtype);
@@ -75,8 +78,16 @@ Test(power, thresholds_are_near_honest_errors_among_32768_keys)
 {
     static const enum power_sum sums[] = {POWER_HOPPER, POWER_CHAIN};
     for (int i = 0; i < 2; ++i) {
-        const struct power_case kernel = {.dtype = ATTEST_FP16, .rows = 64, .keys = 32768, .heads = 1, .dim = 64, .seed = 3,
-                                          .sum = sums[i], .rounds_weights = true, .folds_scale = true, .reuses_p = true};
+        const struct power_case kernel = {.dtype = ATTEST_FP16,
+                                          .rows = 64,
+                                          .keys = 32768,
+                                          .heads = 1,
+                                          .dim = 64,
+                                          .seed = 3,
+                                          .sum = sums[i],
+                                          .rounds_weights = true,
+                                          .folds_scale = true,
+                                          .reuses_p = true};
         power_judge_init(&j, &kernel, ref_recipe("flash"));
         for (int t = REF_O; t <= REF_DV; ++t) {
             struct ref_report report;
