@@ -22,8 +22,9 @@ static void judge(const struct implementation *base, const struct attest_recipe 
     const int64_t counts[2] = {case_count(&c, T_O), case_count(&c, T_LSE)};
     double *const want[2] = {case_doubles(&c, counts[0]), case_doubles(&c, counts[1])};
     for (int t = 0; t < 2; ++t)
-        bounds[t] = (struct ref_bound){case_doubles(&c, counts[t]), case_doubles(&c, counts[t]),
-                                       case_doubles(&c, counts[t])};
+        bounds[t] = (struct ref_bound){.bound = case_doubles(&c, counts[t]),
+                                       .sigma = case_doubles(&c, counts[t]),
+                                       .bias = case_doubles(&c, counts[t])};
     const struct ref_forward oracle = {want[0], want[1]};
     case_reset_outputs(&c);
     cr_assert_eq(ref_forward(&c.p, &c.a.forward, &oracle, 0), ATTEST_OK);
