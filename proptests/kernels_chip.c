@@ -157,16 +157,18 @@ static bool many_rows(void)
     p.q = p.k = p.v = p.dout = p.o = p.lse = p.dq = p.dk = p.dv = t, p.softmax_scale = 1;
     p.bias = p.dbias = scores;
     bool ok = host != NULL && attest_plan_create(&p, &plan) == ATTEST_OK;
+    size_t forward_bytes = 0, workspace = 0;
+    ok = ok && attest_plan_workspace(plan, &forward_bytes, &workspace) == ATTEST_OK;
     for (int n = Q; n <= NUM && ok; ++n) {
         for (int i = 0; i < ROWS; ++i) host[i] = n < O ? inputs[n] : NAN;
-        there[n] = cuda_allocate(bytes + 256);
-        ok = there[n] != NULL && cuda_copy_in(there[n], host, bytes) == 0;
+        there[n] = cuda_allocate(n == NUM ? workspace : bytes);
+        ok = there[n] != NULL && (n == NUM || cuda_copy_in(there[n], host, bytes) == 0);
     }
     a.forward.q = there[Q], a.forward.k = there[K], a.forward.v = there[V], a.forward.o = there[O];
     a.forward.bias = there[BIAS], a.forward.lse = there[LSE], a.dout = there[DOUT], a.dq = there[DQ], a.dk = there[DK];
     a.dv = there[DV], a.dbias = there[DBIAS];
     ok = ok && attest_run_forward(plan, &a.forward, NULL, 0, NULL) == ATTEST_OK &&
-         attest_run_backward(plan, &a, there[NUM], bytes + 256, NULL) == ATTEST_OK;
+         attest_run_backward(plan, &a, there[NUM], workspace, NULL) == ATTEST_OK;
     for (int n = O; n < NUM && ok; ++n) {
         const int count = n == DK || n == DV ? 1 : ROWS;
         ok = cuda_copy_out(host, there[n], bytes) == 0;

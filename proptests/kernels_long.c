@@ -78,7 +78,7 @@ static const struct long_case {
      FEATURE(BIAS) | FEATURE(DBIAS) | FEATURE(ALIBI) | FEATURE(SOFTCAP) | FEATURE(SINK)},
     {"biases that hide rows", 2, 100, 170, 40, 32, -1, 0,
      FEATURE(BIAS) | FEATURE(DBIAS) | FEATURE(ALIBI) | FEATURE(SOFTCAP) | FEATURE(SINK) | FEATURE(DLSE) | HIDING},
-    {"a mask and biases that hide rows", 1, 70, 80, 64, 64, -1, -1, FEATURE(MASK) | FEATURE(BIAS) | HIDING},
+    {"a mask and biases that hide rows", 1, 140, 200, 16, 16, -1, -1, FEATURE(MASK) | FEATURE(BIAS) | HIDING},
     {"biases that hide rows, no sink", 1, 70, 80, 64, 64, -1, -1, FEATURE(BIAS) | FEATURE(DROPOUT) | HIDING},
     {"a mask and biases", 2, 40, 50, 16, 16, -1, -1, FEATURE(MASK) | FEATURE(BIAS) | FEATURE(DBIAS)},
     {"negative keys", 1, 10, 64, 64, 64, 20, -1, NEGATIVE},
