@@ -170,7 +170,8 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
         }
         const int32_t row = w.first + 16 * m + static_cast<int>(lane()) / 4;
         const interval keys[2] = {keys_of_row(f, s, row), keys_of_row(f, s, row + 8)};
-        if (shape::PLAIN && has_large<shape>(w)) find_plain_gradients<true, true, shape>(w, m, p, ds, keys, terms.c, lane_key);
+        if (shape::PLAIN && has_large<shape>(w))
+            find_plain_gradients<true, true, shape>(w, m, p, ds, keys, terms.c, lane_key);
         else if (shape::PLAIN) find_plain_gradients<true, false, shape>(w, m, p, ds, keys, terms.c, lane_key);
         else find_gradients<shape>(w, m, p, ds, keys, f, s, terms, row, lane_key);
     }

@@ -28,7 +28,7 @@ struct backward_shape {
     static constexpr int STEP = PLAIN && (DIM == 64 || (DIM == 128 && !KEYS)) ? 32 : 16; /* and at a time */
     static constexpr int FEATURES = DIM <= 128 ? DIM : 128, PARTS = DIM / FEATURES;
     /* In shared memory: two tiles of its rows, two stages of two tiles of the others, fp32 terms of rows, votes. */
-    static constexpr int STAGE_TERMS = (PLAIN ? 3 : 4) * TILE; /* lse and offset of rows, their low part and reference */
+    static constexpr int STAGE_TERMS = (PLAIN ? 3 : 4) * TILE; /* of rows: lse, offset, lse's low part and reference */
     static constexpr int NUMBERS = (2 * OWN + 4 * TILE) * DIM, TERMS = KEYS ? 2 * STAGE_TERMS : 5 * OWN;
     static constexpr size_t SHARED_BYTES =
         NUMBERS * sizeof(uint16_t) + TERMS * sizeof(float) + 2 * WARPS * sizeof(uint32_t);

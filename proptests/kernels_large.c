@@ -1,5 +1,5 @@
-/* kernels_large.c - rows whose scores are so large that an lse in fp32 says nothing of their weights: gradients that are
- * known to the bit. */
+/* kernels_large.c - rows whose scores are so large that an lse in fp32 says nothing of their weights: gradients that
+ * are known to the bit. */
 #include <math.h>
 
 #include "proptests/kernels.h"
@@ -159,8 +159,8 @@ static int one_key(const struct implementation *self, const struct shape *s, int
         for (int i = 0; i < s->rows; ++i)
             for (int x = 0; x < s->dim; ++x)
                 if (!(get(&h, s, R_DQ, b, i, x) == 0))
-                    return fails(context, FAILS_LAW, "%d keys of %d, %d wide, one %g: dq[%d][%d] = %g, not 0", s->used_k,
-                                 s->keys, s->dim, score, i, x, get(&h, s, R_DQ, b, i, x));
+                    return fails(context, FAILS_LAW, "%d keys of %d, %d wide, one %g: dq[%d][%d] = %g, not 0",
+                                 s->used_k, s->keys, s->dim, score, i, x, get(&h, s, R_DQ, b, i, x));
     return TRIAL_PASSES;
 }
 

@@ -59,7 +59,8 @@
 #define FEWER (FEW << 1)
 
 /* Biases as model code makes masks: of rows that they hide whole, by -1e9 or the lowest number of fp32, and of rows
- * whose first keys they hide. Where there is a mask as well, the keys that it hides keep small ones. */
+ * whose first keys they hide. Where there is a mask as well, the keys that it hides have 0.7, not NaN: a
+ * maximum passes a NaN by. */
 #define HIDING (FEWER << 1)
 
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
@@ -337,10 +338,8 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
 {
     static const enum role roles[NUM_TENSORS] = {[T_Q] = ROLE_Q, [T_K] = ROLE_K, [T_V] = ROLE_V, [T_DOUT] = ROLE_DOUT};
     if (t == T_MASK) return is_seen(at[2], at[3]);
-    if (t == T_BIAS && has(from, HIDING) && (!has(from, FEATURE(MASK)) || is_seen(at[2], at[3]))) {
-        if (at[2] % 4 < 2) return at[2] % 4 == 0 ? -1e9f : -FLT_MAX;
-        if (at[2] % 4 == 2 && at[3] < c->p.seqlen_k / 2) return -3e6f;
-    }
+    if (t == T_BIAS && has(from, HIDING) && at[2] % 4 < 2) return at[2] % 4 == 0 ? -1e9f : -FLT_MAX;
+    if (t == T_BIAS && has(from, HIDING) && at[2] % 4 == 2 && at[3] < c->p.seqlen_k / 2) return -3e6f;
     if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (has(from, FAR_SCORES) && at[2] == 0 && t == T_Q) return 64;
@@ -384,7 +383,7 @@ static void set_problem(struct prop_case *c, const struct long_case *from, int64
     p->lse.dtype = ATTEST_FP32;
     if (backward) p->dout.dtype = p->dq.dtype = p->dk.dtype = p->dv.dtype = dtype;
     c->backward = backward;
-    c->poison = 0xff;
+    c->poison = has(from, HIDING) && has(from, FEATURE(MASK)) ? 0x3f : 0xff;
     set_features(c, from);
     case_contiguous(c);
     if (has(from, FEATURE(STRIDED))) pad_rows(p);

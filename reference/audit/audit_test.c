@@ -143,8 +143,8 @@ Test(verdict, one_wrong_number_is_found_where_it_is)
     fixture_free(&f);
 }
 
-/* Two keys with scores 0 and 3.5: relative to the first the other's weight is 33.1, and 33 in bf16. A kernel whose maximum
- * lags is off by that, which is more than one whose largest weight is 1 may be; but not by three times that. */
+/* Two keys with scores 0 and 3.5: relative to the first the other's weight is 33.1, and 33 in bf16. A kernel whose
+ * maximum lags is off by that, which is more than one whose largest weight is 1 may be; but not by three times that. */
 Test(verdict, a_lagging_maximum_is_within_lazy_alone)
 {
     struct fixture f = fixture_new(8, 2, 1, 1);
@@ -170,7 +170,8 @@ Test(verdict, a_lagging_maximum_is_within_lazy_alone)
 }
 
 /* One number of a tensor is off by that share of its bound, by which the report says why. */
-static void expect_remark(struct fixture *f, const char *tensor, void *data, int64_t at, double share, const char *remark)
+static void expect_remark(struct fixture *f, const char *tensor, void *data, int64_t at, double share,
+                          const char *remark)
 {
     float *const number = (float *)data + at;
     const float right = *number;

@@ -47,8 +47,8 @@ static void judge_tensor(const struct judgement *j, enum ref_tensor which, const
     if (is_converted) bound = widened(&bound, e->oracle[which], canonical_size(&e->problem, which));
     const bool statistical = audit->problem->statistical;
     ref_judge(&e->problem, a, which, got, e->oracle[which], &bound, statistical, report);
-    if (statistical && ref_judge_tiles(&e->problem, &e->args, &ref_recipes[recipe], which, got, e->oracle[which], &bound,
-                                       audit->options->threads, report) != ATTEST_OK) {
+    if (statistical && ref_judge_tiles(&e->problem, &e->args, &ref_recipes[recipe], which, got, e->oracle[which],
+                                       &bound, audit->options->threads, report) != ATTEST_OK) {
         fputs("audit: the judge ran out of memory\n", stderr);
         exit(AUDIT_EXIT_UNUSABLE);
     }

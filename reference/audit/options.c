@@ -52,7 +52,8 @@ static const struct argp_option argp_options[] = {
     {"layout", KEY_SETTING + SETTING_LAYOUT, "LAYOUT", 0,
      "shd, hsd, bshd or bhsd; default: guessed from the shapes", 0},
     {0, 0, 0, 0, "The verdict:", 2},
-    {"recipe", KEY_RECIPE, "NAME", 0, "Whose bound gives the verdict: fp32, mixed, flash (default), ampere, hopper, lazy", 0},
+    {"recipe", KEY_RECIPE, "NAME", 0,
+     "Whose bound gives the verdict: fp32, mixed, flash (default), ampere, hopper, lazy", 0},
     {"family", KEY_SETTING + SETTING_FAMILY, "NAME", 0,
      "Of the inputs; normal, outlier, mean and recorded (default) are judged by root mean square and mean signed "
      "error too", 0},

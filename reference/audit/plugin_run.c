@@ -82,8 +82,8 @@ static const char *read_recipe(const struct attest_recipe *recipe, struct attest
             return "the recipe is of a newer header and says what this audit does not know";
     memcpy(read, recipe, size < sizeof *read ? size : sizeof *read);
     read->struct_size = sizeof *read;
-    return is_recipe(read) ? NULL
-                           : "the recipe's flags must be 0 or 1, its enums as in attest.h, tile_k and errors numbers >= 0";
+    if (is_recipe(read)) return NULL;
+    return "the recipe's flags must be 0 or 1, its enums as in attest.h, tile_k and errors numbers >= 0";
 }
 
 /* The recipe that the pass will be judged by. */
