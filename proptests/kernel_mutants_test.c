@@ -41,6 +41,7 @@ static bool is_rejected(const struct kernel_mutant *m, int64_t cases)
         return true;
     }
     printf("%-28s %-14s SURVIVES: %s\n", m->name, m->kernel, m->bug);
+    fflush(stdout);
     return false;
 }
 
@@ -85,7 +86,8 @@ Test(kernel_mutants, likely_cases_exist)
 {
     for (int i = 0; i < NUM_MUTANTS; ++i)
         if (mutants[i].likely != NULL)
-            cr_expect(kernels_long_has(mutants[i].likely), "%s: %s", mutants[i].name, mutants[i].likely);
+            cr_expect(kernels_long_has(mutants[i].likely) || strcmp(mutants[i].likely, KERNELS_LARGE) == 0, "%s: %s",
+                      mutants[i].name, mutants[i].likely);
 }
 
 Test(kernel_mutants, there_are_many) { cr_expect_geq(NUM_MUTANTS, 100); }

@@ -65,11 +65,12 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
 bool kernels_property(const struct property *property, int64_t work, struct property *out);
 
 /* Checks in one dtype that no random case makes, of implementations in host memory: strides of 2^31 elements and more,
- * infinite scores and sinks, the diagonal of seqused, merges of one state. Those of kernels_nan.c, kernels_scaled.c and
- * kernels_large.c are among them. */
+ * infinite scores and sinks, the diagonal of seqused, merges of one state. Those of kernels_nan.c and kernels_scaled.c
+ * are among them. */
 int kernels_corners(const struct implementation *self, int32_t dtype, struct prop_context *context);
 int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context);
 int kernels_scaled(const struct implementation *self, int32_t dtype, struct prop_context *context);
+/* Gradients of rows of large scores, which take long and are asked apart. */
 int kernels_large(const struct implementation *self, int32_t dtype, struct prop_context *context);
 
 /* SMs of the simulated GPU that a problem is run on: 1 to 4, or 16. */

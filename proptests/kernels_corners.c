@@ -337,8 +337,7 @@ int kernels_corners(const struct implementation *self, int32_t dtype, struct pro
     static int (*const corners[])(const struct implementation *, int32_t, struct prop_context *) = {
         far_strides,          infinite_scores,  infinity_among_many, infinity_among_rows,
         infinity_beyond_rows, diagonal_of_used, rare_dropout,        merges_of_one,
-        one_key,              kernels_nan,      kernels_scaled,
-        kernels_large};
+        one_key,              kernels_nan,      kernels_scaled};
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
         failure = corners[i](self, dtype, context);

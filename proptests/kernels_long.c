@@ -60,8 +60,9 @@
 
 /* Biases as model code makes masks: of rows that they hide whole, by -1e9 or the lowest number of fp32, and of rows
  * whose first keys they hide. Where there is a mask as well, the keys that it hides have 0.7, not NaN: a
- * maximum passes a NaN by. */
+ * maximum passes a NaN by. Others have an lse that says little of its weights, and one head a sink as large. */
 #define HIDING (FEWER << 1)
+enum { FAR_BIAS = 3000 };
 
 /* Two query heads to a KV head, but for NO_GROUP; as many sequences as KV heads. Quick ones first: that is how soon a
  * wrong kernel is found. */
@@ -296,7 +297,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (p->has_sink) c->sink = case_doubles(c, p->num_heads_q);
     if (p->has_alibi) c->slopes = case_doubles(c, p->num_heads_q);
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
-        if (p->has_sink) c->sink[h] = (double)h - 1;
+        if (p->has_sink) c->sink[h] = has(from, HIDING) && h == p->num_heads_q - 1 ? FAR_BIAS : (double)h - 1;
         if (p->has_alibi) c->slopes[h] = 0.0625 * (double)(1 + h);
     }
 }
@@ -340,7 +341,9 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_MASK) return is_seen(at[2], at[3]);
     if (t == T_BIAS && has(from, HIDING) && at[2] % 4 < 2) return at[2] % 4 == 0 ? -1e9f : -FLT_MAX;
     if (t == T_BIAS && has(from, HIDING) && at[2] % 4 == 2 && at[3] < c->p.seqlen_k / 2) return -3e6f;
-    if (t == T_BIAS) return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]));
+    if (t == T_BIAS)
+        return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3])) +
+               (has(from, HIDING) && at[2] % 4 == 3 ? FAR_BIAS : 0);
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (has(from, FAR_SCORES) && at[2] == 0 && t == T_Q) return 64;
     if (has(from, FAR_SCORES) && at[2] == 0 && t == T_K) return has(from, NEGATIVE) ? -80 : 80;

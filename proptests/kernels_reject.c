@@ -93,6 +93,15 @@ static int ask_several_tiles(const struct reach *reach, const struct implementat
     return failure;
 }
 
+static int ask_large(const struct reach *reach, const struct implementation *self, struct prop_context *context)
+{
+    int failure = TRIAL_PASSES;
+    if (!reach->backward) return failure;
+    if (reach->fp32) failure = kernels_large(self, ATTEST_FP32, context);
+    if (failure == TRIAL_PASSES && reach->others) failure = kernels_large(self, ATTEST_BF16, context);
+    return failure;
+}
+
 static bool properties_reject(const struct reach *reach, const struct implementation *self, uint64_t forbids,
                               int64_t first_case, int64_t cases, struct prop_context *context,
                               struct kernels_rejection *out)
@@ -116,7 +125,10 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     struct kernel_implementation kernels = kernels_on_sim(name, generation, launchers);
     kernels.is_general = reach.general;
     kernels.only_replaced = !reach.merge; /* nothing else is wrong */
-    if (first_case == 0 && likely != NULL &&
+    const bool likely_large = likely != NULL && strcmp(likely, KERNELS_LARGE) == 0;
+    if (first_case == 0 && likely_large && ask_large(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
+        return rejected(out, KERNELS_LARGE, 0, &context);
+    if (first_case == 0 && likely != NULL && !likely_large &&
         ask_several_tiles(&reach, &kernels.implementation, likely, &context) != TRIAL_PASSES)
         return rejected(out, "several_tiles", 0, &context);
     /* Of merges, corners and long cases ask little, after all that they ask of the kernels that make states. */
@@ -128,6 +140,8 @@ bool kernels_reject(const char *name, const struct kernel_launchers *launchers, 
     kernels.only_replaced = !reach.merge;
     if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, NULL, &context) != TRIAL_PASSES)
         return rejected(out, "several_tiles", 0, &context);
+    if (first_case == 0 && !likely_large && ask_large(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
+        return rejected(out, KERNELS_LARGE, 0, &context);
     return !reach.merge &&
            properties_reject(&reach, &kernels.implementation, forbids, first_case, cases, &context, out);
 }

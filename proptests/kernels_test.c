@@ -104,9 +104,17 @@ Test(kernels, hold_in_corners)
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
     for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
         cr_expect_eq(kernels_corners(&library.implementation, dtype, &context), TRIAL_PASSES, "%s", context.message);
-    library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
-    for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
-        cr_expect_eq(kernels_large(&library.implementation, dtype, &context), TRIAL_PASSES, "%s", context.message);
+}
+
+Test(kernels, hold_for_large_rows)
+{
+    static struct prop_context context;
+    static const enum sim_generation generations[] = {SIM_SM_80, SIM_SM_90};
+    for (int n = 0; n < 2; ++n) {
+        struct kernel_implementation library = kernels_on_sim("library", generations[n], NULL);
+        for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
+            cr_expect_eq(kernels_large(&library.implementation, dtype, &context), TRIAL_PASSES, "%s", context.message);
+    }
 }
 
 /* Problems alone in which kernels for short sequences have a part. */

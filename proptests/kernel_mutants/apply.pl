@@ -4,7 +4,7 @@
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
 # 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
 # such. Wider heads are left to the kernel itself. One with a line `heads  of any width` is of all widths. A line
-# `likely` names the case of kernels_long.c that is asked first.
+# `likely` names the case of kernels_long.c that is asked first, or `large rows` for those of kernels_large.c.
 use strict;
 use warnings;
 
