@@ -32,6 +32,7 @@ static int add_statistics(struct outcome *got, const struct implementation *self
         outcome_extents(c, (enum ref_tensor)t, e);
         bounds[t].sigma = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
         bounds[t].bias = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
+        if (t == REF_O) bounds[t].phases = case_doubles(c, REF_WAYS * e[0] * e[1] * e[2]);
         for (int n = 0; n < REF_WAYS && c->p.dropout_p > 0 && (t == REF_DQ || t == REF_DK); ++n)
             bounds[t].alike[n] = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
     }

@@ -158,6 +158,7 @@ static void oracle_of(struct subject *s, struct prop_case *c)
         s->bounds[t].beside = case_doubles(c, count);
         for (int n = 0; n < REF_WAYS && c->p.dropout_p > 0 && (t == REF_DQ || t == REF_DK); ++n)
             s->bounds[t].alike[n] = case_doubles(c, count);
+        if (t == REF_O) s->bounds[t].phases = case_doubles(c, REF_WAYS * case_count(c, T_LSE));
         if (t == REF_O || t == REF_DQ) s->bounds[t].along = case_doubles(c, case_count(c, T_LSE));
     }
     const struct ref_forward f = {s->oracle[REF_O], s->oracle[REF_LSE]};

@@ -507,13 +507,15 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
     struct forward f = {.problem = p, .args = a, .o = o, .lse = lse};
     const int64_t rows = ref_rows_q(p) * p->num_heads_q;
     bound_clear_bound(o, rows * p->head_dim_v);
-    if (o) clear(o->along, rows);
+    if (o) clear(o->along, rows), clear(o->phases, rows * BOUND_PHASES);
     bound_clear_bound(lse, rows);
     if (o && (o->sigma || o->bias)) {
         struct bound_pool pool = {0};
         f.rows = (struct shared_row *)bound_take(&pool, rows * (int64_t)(sizeof *f.rows / sizeof(double)));
         const enum attest_status status = pool.failed ? ATTEST_OUT_OF_MEMORY : bound_all(&f, recipe, threads);
         if (status == ATTEST_OK) f.alike = find_alike(f.rows, rows);
+        for (int64_t at = 0; status == ATTEST_OK && o->phases && at < rows * BOUND_PHASES; ++at)
+            o->phases[at] = f.rows[at / BOUND_PHASES].shared[at % BOUND_PHASES];
         f.rows = NULL;
         bound_release(&pool);
         if (status != ATTEST_OK) return status;

@@ -39,7 +39,7 @@ const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is no
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
 
-enum { REF_WAYS = 8 }; /* to round weights that are alike */
+enum { REF_WAYS = 8 }; /* to round weights that are alike, and phases of the grid to which they are rounded */
 
 struct ref_bound {
     double *bound; /* rigorous; +inf where the recipe may overflow there */
@@ -47,6 +47,8 @@ struct ref_bound {
     double *bias;  /* largest systematic error under them */
     double *along; /* of o and dq, by row and head: variance of the error along the result, each element weighted by
                     * 1 / (sigma^2 + (|bias| + |shift|)^2), but for the last rounding; +inf where it is not known */
+    double *phases; /* of o, REF_WAYS of each row and head: by how much of itself roundings of the row's weights move all
+                     * of o alike, by the place of their maximum within a step; in sigma and bias all the same */
     double *shift; /* the part of it that is known with its sign: errors lie from 0 to this; NULL: it is in bias */
     double *drift[2]; /* what one chain of sums that are all cut off lacks, terms in the order of memory or in the
                        * reverse one: errors of a row are a mean of these and 0; in bias all the same. NULL: not asked

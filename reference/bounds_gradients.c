@@ -336,7 +336,8 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
     row->sink = s->sink == -INFINITY ? ref_sink_weight(s->sink, row->lse) : exp(s->sink - row->lse);
     row->sink_error = s->sink == -INFINITY || row->is_own ? 0.0 : bound_error_of_p(m, row, s->sink, 0.0, row->sink);
     if (row->may_be_own) own_p(g, block, i, v, row);
-    row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
+    /* All p of a row have the rounding of the one lse that a kernel multiplies by log2 e. */
+    row->lse_bias = row->lse_error + m->u * (1.25 * fabs(row->lse + row->base) + 1.5 * m->power);
 }
 
 static struct bound_row as_bias(const struct bound_row *row, double row_sigmas)

@@ -381,6 +381,7 @@ static void bound_lse(const struct ref_machine *m, double spread, double varianc
     if (s->less_base && s->base != 0.0) /* what base and it add up to, rounded, may be all there is */
         s->lse_sigma = sqrt(s->lse_sigma * s->lse_sigma + bound_output_variance(m, ATTEST_FP32, s->base + s->lse));
     s->lse_bias += (1 + (double)s->rescales) * m->exp_error + log_error; /* an approximation may err to one side */
+    s->lse_bias += 1.25 * m->u * fmax(top, lse); /* all scores have the rounding of one softmax_scale log2 e */
 }
 
 /* What a row's computed scores can be at most, and the size of them. */

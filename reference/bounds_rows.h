@@ -7,12 +7,13 @@
 #include <stdint.h>
 
 #include "lib/attest.h"
+#include "reference/bounds.h"
 #include "reference/machine.h"
 #include "reference/oracle.h"
 #include "reference/vector.h"
 
 enum { BOUND_BLOCK = 32, BOUND_LINES = 5 }; /* rows of a block; see struct bound_block */
-enum { BOUND_PHASES = 8 }; /* of the grid to which weights are rounded: bounds.md section 9 */
+enum { BOUND_PHASES = REF_WAYS }; /* of the grid to which weights are rounded: bounds.md section 9 */
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {

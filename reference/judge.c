@@ -25,6 +25,7 @@ struct tally {
     double rounding, shifted;        /* signed: what rounding the oracle to the format costs, and the oracle shifted */
     double tied[JUDGE_TIES];         /* half units that near ties, beyond those that fall there by chance */
     double alike[REF_WAYS];          /* signed: what roundings that are alike add, by the ways of doing it, */
+    double phases[REF_WAYS];         /* signed: the last rounding of what weights that round alike make of each */
     double alike_squares[REF_WAYS];  /* and their squares, in units of what is expected beside drift */
     double squares; /* of errors, in units of what is expected of each element */
     /* In units of what is expected of each element beside drift: squares of errors less that, and of biases; of rows
@@ -39,7 +40,7 @@ struct tally {
 };
 
 /* A row's covariance: nothing is known of it but what each element's own rounding adds to its diagonal. */
-static void end_row(struct tally *t, double along)
+static void end_row(struct tally *t, double along, const double *phases)
 {
     const double together = t->mu - t->own, norm = together + sqrt(t->own_squares);
     t->left += judge_drift_left(&t->drift);
@@ -51,7 +52,8 @@ static void end_row(struct tally *t, double along)
     t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
     for (int d = 0; d < REF_ONE_TILE; ++d) {
         const bool is_result = d == REF_SCALED || d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
-        judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY);
+        const bool is_part = d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
+        judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY, is_part ? phases : NULL);
     }
 }
 
@@ -60,6 +62,7 @@ struct element {
     int64_t index[4], canonical;
     const struct ref_bound *of;
     double got, want, bound, sigma, bias, shift, beside, optional, drift[2];
+    const double *phases; /* of its row, or NULL */
     double near[3]; /* what the next row, the row before and the next head have here; itself where there is none */
 };
 
@@ -110,7 +113,7 @@ static void weigh_beside_drift(const struct element *e, const struct judge_error
 /* In units of the square of what is expected of it. */
 static void weigh_element(int32_t dtype, const struct element *e, struct tally *t)
 {
-    const struct judge_error off = judge_error_of(dtype, e->got, e->want, e->of, e->canonical);
+    const struct judge_error off = judge_error_of(dtype, e->got, e->want, e->of, e->canonical, e->phases);
     const double half = ref_half_ulp(dtype, e->want);
     if (!(off.expected > 0.0)) return; /* exact: the bound has it */
     t->squares += off.error * off.error / off.expected;
@@ -119,6 +122,7 @@ static void weigh_element(int32_t dtype, const struct element *e, struct tally *
     t->shifted += off.shifted;
     for (int n = 0; n < JUDGE_TIES; ++n) t->tied[n] += off.tied[n];
     for (int n = 0; off.has_alike && n < REF_WAYS; ++n) t->alike[n] += off.alike[n];
+    for (int n = 0; off.has_phases && n < REF_WAYS; ++n) t->phases[n] += off.phases[n];
     struct judge_direction *const d = t->directions;
     judge_direction_add(&d[REF_SCALED], &off, e->want);
     judge_direction_add(&d[REF_SCALED_HEAD], &off, e->want);
@@ -167,8 +171,8 @@ static void judge_statistics(const struct tally *t, struct ref_report *r)
     const double squares = t->variance + fmax(0.0, t->excess) + 2 * sqrt(of_squares * t->frobenius) + most * most;
     r->rms_ratio = ratio(sqrt(t->left), sqrt(t->bias_squares) + sqrt(squares));
     r->direction_share = ratio(t->share, t->squares);
-    const double rounding =
-        fmax(fabs(t->rounding), fabs(t->shifted)) + judge_most_tied(t->tied) + judge_most_alike(t->alike);
+    const double rounding = judge_most_rounded(t->rounding, t->shifted, t->phases) + judge_most_tied(t->tied) +
+                            judge_most_alike(t->alike);
     const double systematic = rounding + judge_shift_toward(t->error, t->shift) + t->bias;
     r->mean_ratio = ratio(fabs(r->mean_error), (systematic + sqrt(2 * (l + log(2.0)) * t->row_sigmas)) / n);
 }
@@ -214,6 +218,7 @@ static void conclude(const struct tally *t, int statistical, struct ref_report *
 /* A tensor as the judge walks it. next, last: of this row and head, where the next ones are, 0 where there are none. */
 struct subject {
     int64_t near[3];
+    const double *phases; /* of the row, or NULL */
     const void *got;
     int32_t dtype;
     const double *oracle;
@@ -233,6 +238,7 @@ static void judge_at(struct subject *s, int64_t canonical, int64_t offset, const
                         .bound = b->bound[canonical],
                         .sigma = b->sigma ? b->sigma[canonical] : 0.0,
                         .bias = b->bias ? b->bias[canonical] : 0.0,
+                        .phases = s->phases,
                         .shift = b->shift ? b->shift[canonical] : 0.0};
     e.beside = b->beside ? b->beside[canonical] : fabs(e.bias);
     e.optional = b->beside ? b->optional[canonical] : 0.0;
@@ -252,12 +258,13 @@ static void judge_head(const struct attest_problem *p, const struct attest_forwa
     for (int64_t r = 0; r < rows; ++r) {
         const int64_t from = ((first + r) * heads + h) * features, row = heads * features;
         const int64_t offset = ref_row_offset(p, t, &s, is_k, b, r, h);
+        const double *const along = subject->bound->along, *const phases = subject->bound->phases;
         const int64_t near[3] = {r + 1 < rows ? row : 0, r > 0 ? -row : 0, h + 1 < heads ? features : 0};
         for (int n = 0; n < 3; ++n) subject->near[n] = near[n];
+        subject->phases = phases ? phases + ((first + r) * heads + h) * REF_WAYS : NULL;
         for (int64_t x = 0; x < features; ++x)
             judge_at(subject, from + x, offset + x, (const int64_t[]){b, r, h, x});
-        const double *const along = subject->bound->along;
-        end_row(&subject->tally, along ? along[(first + r) * heads + h] : INFINITY);
+        end_row(&subject->tally, along ? along[(first + r) * heads + h] : INFINITY, subject->phases);
         if ((r + 1) % TILE_ROWS == 0 || r + 1 == rows)
             end_direction(&subject->tally, REF_SCALED_TILE, (const int64_t[]){b, r / TILE_ROWS * TILE_ROWS, h},
                           subject->report);
@@ -292,7 +299,7 @@ static void judge_dbias(const struct attest_problem *p, struct subject *subject)
             for (int64_t r = 0; r < rows; ++r) {
                 for (int64_t c = 0; c < columns; ++c)
                     judge_at(subject, canonical++, ref_score_offset(t, b, h, r, c), (const int64_t[]){b, r, h, c});
-                end_row(&subject->tally, INFINITY);
+                end_row(&subject->tally, INFINITY, NULL);
             }
 }
 
@@ -300,7 +307,7 @@ static void judge_dsink(const struct attest_problem *p, struct subject *subject)
 {
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         judge_at(subject, h, h, (const int64_t[]){0, 0, h, 0});
-        end_row(&subject->tally, INFINITY);
+        end_row(&subject->tally, INFINITY, NULL);
     }
 }
 

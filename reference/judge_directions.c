@@ -34,8 +34,13 @@ double judge_most_alike(const double *alike)
     return most;
 }
 
+double judge_most_rounded(double rounding, double shifted, const double *phases)
+{
+    return fmax(fmax(fabs(rounding), fabs(shifted)), judge_most_alike(phases));
+}
+
 struct judge_error judge_error_of(int32_t dtype, double got, double want, const struct ref_bound *bound,
-                                  int64_t canonical)
+                                  int64_t canonical, const double *phases)
 {
     const double sigma = bound->sigma ? bound->sigma[canonical] : 0.0;
     const double bias = bound->bias ? bound->bias[canonical] : 0.0;
@@ -58,6 +63,11 @@ struct judge_error judge_error_of(int32_t dtype, double got, double want, const 
     }
     const double random = sqrt(2 * log(2 / JUDGE_FALSE_ALARM) * (variance - own));
     if (rounds) find_ties(dtype, want, half, systematic + judge_most_alike(e.alike) + random, e.tied);
+    e.has_phases = rounds && phases;
+    for (int n = 0; e.has_phases && n < REF_WAYS; ++n) {
+        const double moved = want + want * phases[n];
+        e.phases[n] = ref_round(dtype, moved) - moved;
+    }
     return e;
 }
 
@@ -73,12 +83,15 @@ void judge_direction_add(struct judge_direction *d, const struct judge_error *e,
     d->shifted += weight * e->shifted;
     for (int n = 0; n < JUDGE_TIES; ++n) d->tied[n] += fabs(weight) * e->tied[n];
     for (int n = 0; e->has_alike && n < REF_WAYS; ++n) d->alike[n] += weight * e->alike[n];
+    for (int n = 0; e->has_phases && n < REF_WAYS; ++n) d->phases[n] += weight * e->phases[n];
     d->together += fabs(weight) * sqrt(fmax(0.0, e->sigma * e->sigma - e->own));
     d->own += weight * weight * e->own;
 }
 
-void judge_direction_end_row(struct judge_direction *d, double along)
+void judge_direction_end_row(struct judge_direction *d, double along, const double *phases)
 {
+    for (int n = 0; phases && n < REF_WAYS; ++n) d->phases[n] += (d->norm - d->before) * phases[n];
+    d->before = d->norm;
     d->variance += fmin(d->together * d->together, along) + d->own;
     d->together = d->own = 0.0;
 }
@@ -90,7 +103,7 @@ double judge_direction_ratio(const struct judge_direction *d, double false_alarm
     if (d->projection == 0.0) return 0.0;
     const double random = sqrt(2 * log(2 / false_alarm) * d->variance);
     const double known = judge_shift_toward(d->projection, d->shift) +
-                         fmax(fabs(d->rounding), fabs(d->shifted)) + judge_most_tied(d->tied);
+                         judge_most_rounded(d->rounding, d->shifted, d->phases) + judge_most_tied(d->tied);
     return fabs(d->projection) / (d->bias + judge_most_alike(d->alike) + known + random);
 }
 
@@ -104,7 +117,7 @@ void judge_direction_join(struct judge_direction *to, const struct judge_directi
     to->shifted += from->shifted;
     to->variance += from->variance;
     for (int n = 0; n < JUDGE_TIES; ++n) to->tied[n] += from->tied[n];
-    for (int n = 0; n < REF_WAYS; ++n) to->alike[n] += from->alike[n];
+    for (int n = 0; n < REF_WAYS; ++n) to->alike[n] += from->alike[n], to->phases[n] += from->phases[n];
 }
 
 /* Of 64 rows or a head. */

@@ -255,6 +255,61 @@ Test(judge, results_at_ties_round_to_one_side_without_alarm)
     cr_expect_gt(ratio_where_all_round_up(0.375), 1); /* no error that small makes it go up */
 }
 
+/* Of 64 rows, results 0 to 0.45 of a unit of bf16 below the half that goes up, to just above which the row's weights,
+ * rounded alike, take them, and as many 0.2 above it. */
+static void set_rows_that_weights_take_up(uint16_t rounded[COUNT], double *phases)
+{
+    f.p.o.dtype = ATTEST_BF16;
+    for (int i = 0; i < COUNT; ++i) {
+        const int row = i / FEATURES;
+        const double below = 1 + row / HEADS * 0x1p-7, moved = 0x1p-7 * 0.45 * (row / HEADS) / ROWS;
+        f.want[i] = below + 0x1p-8 + (i % 2 == 0 ? -moved : 0.2 * 0x1p-7);
+        f.bias[i] = moved;
+        f.sigma[i] = sqrt(0x1p-16 / 3 + 1e-12);
+        phases[row * REF_WAYS + 2] = 1.01 * (moved + 1e-6) / f.want[i];
+        ref_store(ATTEST_BF16, rounded, i, below + 0x1p-7);
+    }
+}
+
+Test(judge, what_weights_that_round_alike_make_of_results_is_rounded)
+{
+    static double phases[ROWS * HEADS * REF_WAYS];
+    static uint16_t rounded[COUNT];
+    struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias, .phases = phases};
+    set_rows_that_weights_take_up(rounded, phases);
+    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    cr_expect_leq(f.report.direction_ratio, 1);
+    const double mean = f.report.mean_ratio;
+    b.phases = NULL;
+    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    cr_expect_gt(f.report.direction_ratio, 1);
+    cr_expect_gt(f.report.mean_ratio, 1.3 * mean);
+}
+
+/* Weights of each head move its o by 0.001 of itself, one head's up and the other's down: nothing on the whole. */
+Test(judge, weights_of_a_head_round_alike)
+{
+    static double phases[ROWS * HEADS * REF_WAYS];
+    const struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    struct ref_bound with_phases = b;
+    with_phases.phases = phases;
+    for (int i = 0; i < COUNT; ++i) {
+        const double error = i / FEATURES % HEADS == 0 ? 0.001 : -0.001;
+        f.want[i] = 1 + i % FEATURES;
+        f.got[i] = (float)(f.want[i] * (1 + error));
+        f.sigma[i] = 0.004;
+        phases[i / FEATURES * REF_WAYS + 5] = error;
+    }
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    cr_expect_gt(f.report.direction_ratio, 1);
+    cr_expect_eq(f.report.direction, REF_SCALED_HEAD);
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &with_phases, 1, &f.report);
+    cr_expect_eq(f.report.verdict, REF_PASS);
+    for (int row = 0; row < ROWS * HEADS; ++row) phases[row * REF_WAYS + 5] /= 10;
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &with_phases, 1, &f.report);
+    cr_expect_gt(f.report.direction_ratio, 1);
+}
+
 Test(judge, thresholds_are_those_of_bounds_md)
 {
     set_errors(0.01, 0.0);

@@ -66,7 +66,7 @@ static void add_shape(const struct context *z, struct worker *w, int64_t n, cons
             if (!(w->errors[at].expected > 0.0) || shape[at] == 0.0) continue;
             judge_direction_add(d, &w->errors[at], shape[at]);
         }
-        judge_direction_end_row(d, INFINITY);
+        judge_direction_end_row(d, INFINITY, NULL);
     }
 }
 
@@ -264,6 +264,7 @@ static void load_errors(const struct context *z, struct worker *w)
         const int64_t row = (z->is_k ? s.first_k : s.first_q) + w->first + r;
         const int64_t from = (row * z->heads + w->h) * z->features, at = r * z->features;
         const int64_t offset = ref_row_offset(p, t, &s, z->is_k, w->b, w->first + r, w->h);
+        const double *const phases = z->bound->phases ? z->bound->phases + (row * z->heads + w->h) * REF_WAYS : NULL;
         bool finite = true;
         double squares = 0.0;
         for (int64_t x = 0; x < z->features; ++x) {
@@ -272,7 +273,7 @@ static void load_errors(const struct context *z, struct worker *w)
             finite = finite && isfinite(want) && isfinite(got) && isfinite(z->bound->bound[from + x]);
             w->want[at + x] = isfinite(want) ? want : 0.0;
             *e = (struct judge_error){.expected = 0.0};
-            if (finite) *e = judge_error_of(t->dtype, got, want, z->bound, from + x);
+            if (finite) *e = judge_error_of(t->dtype, got, want, z->bound, from + x, phases);
             if (e->expected > 0.0) squares += e->error * e->error / e->expected;
         }
         for (int64_t x = 0; x < z->features && !finite; ++x) w->errors[at + x].expected = 0.0;

@@ -34,6 +34,7 @@ void power_judge_init(struct power_judge *j, const struct power_case *kernel, co
         double **const arrays[] = {&b->bound, &b->sigma, &b->bias, &b->shift, &b->beside,
                                    &b->optional, &b->drift[0], &b->drift[1]};
         for (int i = 0; i < 8; ++i) *arrays[i] = allocate(size, sizeof(double));
+        if (t == REF_O) j->bounds[t].phases = allocate(REF_WAYS * size / c->dim, sizeof(double));
         if (t == REF_O || t == REF_DQ) j->bounds[t].along = allocate(size / c->dim, sizeof(double));
     }
     const struct ref_forward forward = {j->oracle[REF_O], j->oracle[REF_LSE]};
@@ -54,7 +55,7 @@ void power_judge_clear(struct power_judge *j)
     for (int t = REF_O; t <= REF_DV; ++t) {
         free(j->oracle[t]);
         free(j->bounds[t].bound), free(j->bounds[t].sigma), free(j->bounds[t].bias), free(j->bounds[t].shift);
-        free(j->bounds[t].along);
+        free(j->bounds[t].along), free(j->bounds[t].phases);
         free(j->bounds[t].beside), free(j->bounds[t].optional);
         free(j->bounds[t].drift[0]), free(j->bounds[t].drift[1]);
     }

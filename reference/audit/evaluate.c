@@ -83,6 +83,7 @@ struct evaluation *evaluate(struct evaluations *all, const struct attest_problem
 
 static struct ref_bound allocate_bound(const struct attest_problem *p, enum ref_tensor which)
 {
+    const size_t rows = (size_t)canonical_size(p, REF_LSE);
     return (struct ref_bound){.bound = allocate_doubles(p, which),
                               .sigma = allocate_doubles(p, which),
                               .bias = allocate_doubles(p, which),
@@ -90,6 +91,7 @@ static struct ref_bound allocate_bound(const struct attest_problem *p, enum ref_
                               .drift = {allocate_doubles(p, which), allocate_doubles(p, which)},
                               .optional = allocate_doubles(p, which),
                               .beside = allocate_doubles(p, which),
+                              .phases = which == REF_O ? allocate(rows * REF_WAYS, sizeof(double)) : NULL,
                               .along = which == REF_O || which == REF_DQ ? allocate_doubles(p, REF_LSE) : NULL};
 }
 
@@ -127,6 +129,7 @@ void bounds_free(struct ref_bound bounds[REF_NUM_TENSORS])
         free(bounds[t].optional);
         free(bounds[t].beside);
         free(bounds[t].along);
+        free(bounds[t].phases);
         bounds[t] = (struct ref_bound){0};
     }
 }
