@@ -336,8 +336,7 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
     row->sink = s->sink == -INFINITY ? ref_sink_weight(s->sink, row->lse) : exp(s->sink - row->lse);
     row->sink_error = s->sink == -INFINITY || row->is_own ? 0.0 : bound_error_of_p(m, row, s->sink, 0.0, row->sink);
     if (row->may_be_own) own_p(g, block, i, v, row);
-    /* All p of a row have the rounding of the one lse that a kernel multiplies by log2 e. */
-    row->lse_bias = row->lse_error + m->u * (1.25 * fabs(row->lse + row->base) + 1.5 * m->power);
+    row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
 }
 
 static struct bound_row as_bias(const struct bound_row *row, double row_sigmas)
@@ -569,8 +568,10 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     const int64_t at = i * g->head.ld + j;
     const double drop = v->drop[j], pd = drop * v->p[j], error = drop * v->p_error[j] + 3 * m->u * pd * (drop != 1.0);
     const double skew = pd * v->weight_sigma[j];
+    /* All p of a row have the rounding of the one lse that a kernel multiplies by log2 e. */
+    const double of_lse = row->lse_bias + 1.25 * m->u * fabs(row->lse + row->base);
     block->pd.value[at] = block->pd.absolute[at] = pd;
-    block->pd.bias[at] = pd * (v->weight_bias[j] + fabs(v->score_lag[j]) + row->lse_bias) + m->tiny;
+    block->pd.bias[at] = pd * (v->weight_bias[j] + fabs(v->score_lag[j]) + of_lse) + m->tiny;
     if (!(pd + error < fmin(m->p_dv.overflow, m->huge))) {
         block->states[i].overflow = true;
         return;
