@@ -20,7 +20,7 @@ __attribute__((format(printf, 3, 4))) static bool refuse(char *why, size_t bytes
     return false;
 }
 
-/* What all kernels that read scores.h ask for. */
+/* What all kernels that read shared/scores.h ask for. */
 static bool is_in_reach(const struct attest_problem *p, char *why, size_t bytes)
 {
     const int64_t longest = p->seqlen_q > p->seqlen_k ? p->seqlen_q : p->seqlen_k;
@@ -55,7 +55,7 @@ static bool is_of(const struct attest_tensor *t, const char *name, int32_t dtype
            refuse(why, bytes, "%s.dtype = %d, but must be q.dtype, %d", name, t->dtype, dtype);
 }
 
-/* Of cls_forward and short_forward. */
+/* Of one_query_forward_sm80 and short_forward_sm80. */
 static bool one_format_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return forward_takes(p, why, bytes) && is_of(&p->o, "o", p->q.dtype, why, bytes);
@@ -77,7 +77,7 @@ static bool short_forward_128_takes(const struct attest_problem *p, char *why, s
 /* Of heads of more than 128 features. */
 static bool short_forward_64_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
-    if (short_forward_128_takes(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward has 128 rows");
+    if (short_forward_128_takes(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward_sm80 has 128 rows");
     return one_format_takes(p, why, bytes);
 }
 
@@ -104,7 +104,8 @@ static bool plain_forward_takes(const struct attest_problem *p, char *why, size_
     return one_format_takes(p, why, bytes);
 }
 
-/* What short_forward_scaled and short_backward_scaled have from the 65th row or key on, short_forward_hopper below. */
+/* What short_forward_sm90_scaled and short_backward_sm90_n128_scaled have from the 65th row or key on,
+ * short_forward_sm90 below. */
 static bool is_scaled(const struct attest_problem *p, char *why, size_t bytes)
 {
     const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
@@ -113,34 +114,34 @@ static bool is_scaled(const struct attest_problem *p, char *why, size_t bytes)
     return p->q.dtype == ATTEST_BF16 || refuse(why, bytes, "q.dtype = %d, but must be bf16", p->q.dtype);
 }
 
-static bool short_forward_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool short_forward_sm90_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return is_scaled(p, why, bytes) && plain_forward_takes(p, why, bytes);
 }
 
-static bool short_forward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool short_forward_sm90_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
-    if (is_scaled(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward_scaled has 128 rows");
+    if (is_scaled(p, why, bytes)) return refuse(why, bytes, "of these heads short_forward_sm90_scaled has 128 rows");
     return is_of_128_features(p, why, bytes) && plain_forward_takes(p, why, bytes);
 }
 
 /* Where it does not have 128 rows, or has a launch of its own for 64: of more than 64 features, and of those that
- * short_forward_scaled has from the 65th row or key on. */
+ * short_forward_sm90_scaled has from the 65th row or key on. */
 static bool short_forward_hopper_64_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->head_dim <= 64 && p->head_dim_v <= 64 && !is_scaled(p, why, bytes))
-        return refuse(why, bytes, "of these heads short_forward_hopper has 128 rows");
+        return refuse(why, bytes, "of these heads short_forward_sm90 has 128 rows");
     return plain_forward_takes(p, why, bytes);
 }
 
-static bool short_forward_wide_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool short_forward_sm90_d256_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->head_dim <= 128 && p->head_dim_v <= 128)
-        return refuse(why, bytes, "of these heads short_forward_hopper has 128 rows");
+        return refuse(why, bytes, "of these heads short_forward_sm90 has 128 rows");
     return plain_forward_takes(p, why, bytes);
 }
 
-static bool cls_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool one_query_backward_sm80_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     const int64_t group = p->num_heads_q / p->num_heads_kv;
     if (p->dbias.dtype != ATTEST_ABSENT) return refuse(why, bytes, "dbias is wanted, but must be absent");
@@ -171,7 +172,7 @@ static bool backward_takes(const struct attest_problem *p, char *why, size_t byt
     return is_in_reach(p, why, bytes) && has_workspace(p, why, bytes);
 }
 
-static bool short_backward_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool short_backward_sm80_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     const struct attest_tensor *const rows[] = {&p->k, &p->v, &p->dout, &p->dq, &p->dk, &p->dv};
     static const char *const names[] = {"k", "v", "dout", "dq", "dk", "dv"};
@@ -196,24 +197,24 @@ static bool plain_backward_takes(const struct attest_problem *p, char *why, size
         return refuse(why, bytes, "num_heads_q / num_heads_kv = %lld, but must be 1",
                       (long long)(p->num_heads_q / p->num_heads_kv));
     if (p->delta.dtype != ATTEST_ABSENT) return refuse(why, bytes, "delta is given, but must be absent");
-    return is_plain(p, why, bytes) && short_backward_takes(p, why, bytes);
+    return is_plain(p, why, bytes) && short_backward_sm80_takes(p, why, bytes);
 }
 
-static bool short_backward_hopper_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool short_backward_sm90_n128_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return is_of_128_features(p, why, bytes) && plain_backward_takes(p, why, bytes);
 }
 
-static bool short_backward_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool short_backward_sm90_n128_scaled_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     return is_scaled(p, why, bytes) && plain_backward_takes(p, why, bytes);
 }
 
 /* Of heads of more than 128 features. */
-static bool short_backward_wide_takes(const struct attest_problem *p, char *why, size_t bytes)
+static bool short_backward_sm90_n128_d256_takes(const struct attest_problem *p, char *why, size_t bytes)
 {
     if (p->head_dim <= 128 && p->head_dim_v <= 128)
-        return refuse(why, bytes, "of these heads short_backward_hopper has 128 rows");
+        return refuse(why, bytes, "of these heads short_backward_sm90_n128 has 128 rows");
     return plain_backward_takes(p, why, bytes);
 }
 
@@ -242,38 +243,38 @@ static size_t no_bytes(const struct attest_problem *p)
 #define ANY {INT32_MAX, INT32_MAX}
 
 const struct forward_kernel forward_kernels[] = {
-    {"cls_forward", one_format_takes, cls_forward_sim, CUDA(cls_forward_cuda), CLS, "cls_forward", 0},
-    {"short_forward_hopper", short_forward_hopper_64_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
-     {64, 64}, "short_forward_hopper", 9},
-    {"short_forward", short_forward_64_takes, short_forward_sim, CUDA(short_forward_cuda), {64, 64}, "short_forward",
+    {"one_query_forward_sm80", one_format_takes, one_query_forward_sm80_sim, CUDA(one_query_forward_sm80_cuda), CLS, "one_query_forward_sm80", 0},
+    {"short_forward_sm90", short_forward_hopper_64_takes, short_forward_sm90_sim, CUDA(short_forward_sm90_cuda),
+     {64, 64}, "short_forward_sm90", 9},
+    {"short_forward_sm80", short_forward_64_takes, short_forward_sm80_sim, CUDA(short_forward_sm80_cuda), {64, 64}, "short_forward_sm80",
      0},
-    {"short_forward_scaled", short_forward_scaled_takes, short_forward_scaled_sim, CUDA(short_forward_scaled_cuda),
+    {"short_forward_sm90_scaled", short_forward_sm90_scaled_takes, short_forward_sm90_scaled_sim, CUDA(short_forward_sm90_scaled_cuda),
      {128, 128}, "short_forward_shared", 9},
-    {"short_forward_hopper", short_forward_hopper_takes, short_forward_hopper_sim, CUDA(short_forward_hopper_cuda),
-     {128, 128}, "short_forward_hopper", 9},
-    {"short_forward_wide", short_forward_wide_takes, short_forward_wide_sim, CUDA(short_forward_wide_cuda), {128, 128},
-     "short_forward_hopper", 9},
-    {"short_forward", short_forward_128_takes, short_forward_sim, CUDA(short_forward_cuda), {128, 128}, "short_forward",
+    {"short_forward_sm90", short_forward_sm90_takes, short_forward_sm90_sim, CUDA(short_forward_sm90_cuda),
+     {128, 128}, "short_forward_sm90", 9},
+    {"short_forward_sm90_d256", short_forward_sm90_d256_takes, short_forward_sm90_d256_sim, CUDA(short_forward_sm90_d256_cuda), {128, 128},
+     "short_forward_sm90", 9},
+    {"short_forward_sm80", short_forward_128_takes, short_forward_sm80_sim, CUDA(short_forward_sm80_cuda), {128, 128}, "short_forward_sm80",
      0},
-    {"forward", forward_takes, forward_sim, CUDA(forward_cuda), ANY, "forward_shared", 0},
+    {"forward_sm80", forward_takes, forward_sm80_sim, CUDA(forward_sm80_cuda), ANY, "forward_shared", 0},
     {"forward_fp32", fp32_takes, forward_fp32_sim, CUDA(forward_fp32_cuda), ANY, "forward_fp32", 0},
     {0},
 };
 
 const struct backward_kernel backward_kernels[] = {
-    {"cls_backward", cls_backward_takes, no_bytes, cls_backward_sim, CUDA(cls_backward_cuda), CLS, "cls_backward",
+    {"one_query_backward_sm80", one_query_backward_sm80_takes, no_bytes, one_query_backward_sm80_sim, CUDA(one_query_backward_sm80_cuda), CLS, "one_query_backward_sm80",
      0, 0},
-    {"short_backward_64", plain_backward_takes, no_bytes, short_backward_64_sim, CUDA(short_backward_64_cuda),
-     {64, 64}, "short_backward", 161 * 1024, 9},
-    {"short_backward", short_backward_takes, no_bytes, short_backward_sim, CUDA(short_backward_cuda), {64, 64},
-     "short_backward", 163 * 1024, 0},
-    {"short_backward_scaled", short_backward_scaled_takes, no_bytes, short_backward_scaled_sim,
-     CUDA(short_backward_scaled_cuda), {128, 128}, "short_backward_shared", 113 * 1024, 9},
-    {"short_backward_hopper", short_backward_hopper_takes, no_bytes, short_backward_hopper_sim,
-     CUDA(short_backward_hopper_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
-    {"short_backward_wide", short_backward_wide_takes, no_bytes, short_backward_wide_sim,
-     CUDA(short_backward_wide_cuda), {128, 128}, "short_backward", 225 * 1024, 9},
-    {"backward", backward_takes, row_terms_bytes, backward_sim, CUDA(backward_cuda), ANY, "backward_shared", 0, 0},
+    {"short_backward_sm90_n64", plain_backward_takes, no_bytes, short_backward_sm90_n64_sim, CUDA(short_backward_sm90_n64_cuda),
+     {64, 64}, "short_backward_sm80", 161 * 1024, 9},
+    {"short_backward_sm80", short_backward_sm80_takes, no_bytes, short_backward_sm80_sim, CUDA(short_backward_sm80_cuda), {64, 64},
+     "short_backward_sm80", 163 * 1024, 0},
+    {"short_backward_sm90_n128_scaled", short_backward_sm90_n128_scaled_takes, no_bytes, short_backward_sm90_n128_scaled_sim,
+     CUDA(short_backward_sm90_n128_scaled_cuda), {128, 128}, "short_backward_shared", 113 * 1024, 9},
+    {"short_backward_sm90_n128", short_backward_sm90_n128_takes, no_bytes, short_backward_sm90_n128_sim,
+     CUDA(short_backward_sm90_n128_cuda), {128, 128}, "short_backward_sm80", 225 * 1024, 9},
+    {"short_backward_sm90_n128_d256", short_backward_sm90_n128_d256_takes, no_bytes, short_backward_sm90_n128_d256_sim,
+     CUDA(short_backward_sm90_n128_d256_cuda), {128, 128}, "short_backward_sm80", 225 * 1024, 9},
+    {"backward_sm80", backward_takes, row_terms_bytes, backward_sm80_sim, CUDA(backward_sm80_cuda), ANY, "backward_shared", 0, 0},
     {"backward_fp32", backward_fp32_takes, row_state_bytes, backward_fp32_sim, CUDA(backward_fp32_cuda), ANY,
      "backward_fp32", 0, 0},
     {0},

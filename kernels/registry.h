@@ -1,15 +1,15 @@
 /* registry.h - the one table of kernels: dispatch, tests and benchmarks all read it.
  *
- * A kernel is a file, a line here and a line in BUILD. Its launcher exists once for each machine, by the name that
- * KERNEL_SYMBOL makes of it: forward_fp32_sim, forward_fp32_cuda, and both with _poly where functions.h has polynomials
- * in place of approximate instructions. `stream` of a simulated launch is its struct sim_gpu. */
+ * A kernel is a file, a row of kernels.inc and one or more here. Its launcher exists once for each machine, by the name
+ * that KERNEL_SYMBOL makes of it: forward_fp32_sim, forward_fp32_cuda, and both with _poly where functions.h has
+ * polynomials in place of approximate instructions. `stream` of a simulated launch is its struct sim_gpu. */
 #ifndef ATTEST_KERNELS_REGISTRY_H
 #define ATTEST_KERNELS_REGISTRY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/params.h"
+#include "kernels/shared/params.h"
 #include "lib/attest.h"
 
 #ifdef __cplusplus
@@ -62,30 +62,10 @@ extern const struct merge_kernel merge_kernel;
 extern const struct merge_backward_kernel merge_backward_kernel;
 
 /* The launchers, for tests that compare machines. */
-forward_launcher cls_forward_sim, cls_forward_cuda, cls_forward_sim_poly, cls_forward_cuda_poly;
-forward_launcher forward_sim, forward_cuda, forward_sim_poly, forward_cuda_poly;
-forward_launcher short_forward_sim, short_forward_cuda, short_forward_sim_poly, short_forward_cuda_poly;
-forward_launcher short_forward_hopper_sim, short_forward_hopper_cuda;
-forward_launcher short_forward_hopper_sim_poly, short_forward_hopper_cuda_poly;
-forward_launcher short_forward_scaled_sim, short_forward_scaled_cuda;
-forward_launcher short_forward_scaled_sim_poly, short_forward_scaled_cuda_poly;
-forward_launcher short_forward_wide_sim, short_forward_wide_cuda;
-forward_launcher short_forward_wide_sim_poly, short_forward_wide_cuda_poly;
-forward_launcher forward_fp32_sim, forward_fp32_cuda, forward_fp32_sim_poly, forward_fp32_cuda_poly;
-backward_launcher cls_backward_sim, cls_backward_cuda, cls_backward_sim_poly, cls_backward_cuda_poly;
-backward_launcher backward_sim, backward_cuda, backward_sim_poly, backward_cuda_poly;
-backward_launcher short_backward_sim, short_backward_cuda, short_backward_sim_poly, short_backward_cuda_poly;
-backward_launcher short_backward_64_sim, short_backward_64_cuda;
-backward_launcher short_backward_64_sim_poly, short_backward_64_cuda_poly;
-backward_launcher short_backward_hopper_sim, short_backward_hopper_cuda;
-backward_launcher short_backward_hopper_sim_poly, short_backward_hopper_cuda_poly;
-backward_launcher short_backward_scaled_sim, short_backward_scaled_cuda;
-backward_launcher short_backward_scaled_sim_poly, short_backward_scaled_cuda_poly;
-backward_launcher short_backward_wide_sim, short_backward_wide_cuda;
-backward_launcher short_backward_wide_sim_poly, short_backward_wide_cuda_poly;
-backward_launcher backward_fp32_sim, backward_fp32_cuda, backward_fp32_sim_poly, backward_fp32_cuda_poly;
-merge_launcher merge_sim, merge_cuda, merge_sim_poly, merge_cuda_poly;
-merge_backward_launcher merge_backward_sim, merge_backward_cuda, merge_backward_sim_poly, merge_backward_cuda_poly;
+#define KERNEL(name, pass, folder, code) \
+    pass##_launcher name##_sim, name##_cuda, name##_sim_poly, name##_cuda_poly;
+#include "kernels/kernels.inc"
+#undef KERNEL
 
 #ifdef __cplusplus
 }

@@ -151,7 +151,8 @@ struct attest_problem {
 
     /* Backward of a part of the keys: 1: lse and delta (both present) are those of a larger key set, and
      * p_ij = exp(x_ij - lse_i) need not sum to one. 0: they are this problem's own. With 1 an lse in fp32 leaves each
-     * p_ij a relative error of up to 2^-24 |lse_i|, whoever reads it; with 0 rows of large scores have no such error. */
+     * p_ij a relative error of up to 2^-24 |lse_i|, whoever reads it; with 0 rows of large scores have no such
+     * error. */
     int32_t external_lse;
     uint64_t dropout_seed, dropout_offset; /* used where args has no pointers to them */
 
@@ -392,8 +393,8 @@ ATTEST_API enum attest_status attest_merge(int64_t num_states, int64_t rows, int
  * Errors   before anything is queued or written, but for findings of the simulated GPU. */
 ATTEST_API enum attest_status attest_merge_states(const struct attest_merge_args *args, void *stream);
 
-/* do_a = w_a dout, dlse_a = w_a (dlse + dout . (o_a - o)), w_a = exp(lse_a - lse): what the gradient of a merge's result
- * comes to in each of its states, o and lse being the result as given. All outputs are fp32.
+/* do_a = w_a dout, dlse_a = w_a (dlse + dout . (o_a - o)), w_a = exp(lse_a - lse): what the gradient of a merge's
+ * result comes to in each of its states, o and lse being the result as given. All outputs are fp32.
  * Empty    a state with lse_a = -inf gets zeros, and its o_a is not read; where all are empty, nor are dout and dlse.
  * Accuracy REFERENCE: the oracle's, rounded once. CUDA, SIM: the bound of reference/bounds.md section 11.6, some units
  *          of 2^-22 of w_a |dout| and of w_a (|dlse| + sum_x |dout| |o_a - o|), head_dim_v units of 2^-24 of the sum.

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "kernels/params.h"
+#include "kernels/shared/params.h"
 #include "lib/check.h"
 #include "lib/error.h"
 #include "lib/run.h"

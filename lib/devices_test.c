@@ -60,8 +60,8 @@ struct sequence {
     double bound[2][3][MOST_ROWS * MOST_FEATURES];
 };
 
-/* Of what is scaled bounds are larger for many reasons: numbers say whether they are covered. Features fall off by powers
- * of two, from 2 to 2^-61, which fp16 has not beside each other. */
+/* Of what is scaled bounds are larger for many reasons: numbers say whether they are covered. Features fall off by
+ * powers of two, from 2 to 2^-61, which fp16 has not beside each other. */
 static bool covers_scaled(const struct attest_recipe *all, const struct attest_recipe *own, bool backward, int64_t dim,
                           int64_t dim_v, struct lengths most)
 {
@@ -154,10 +154,10 @@ Test(devices, recipes_of_shared_problems_cover_each_kernel)
 
 Test(devices, recipes_of_two_parts_do_not_cover_a_scaled_one)
 {
-    static const char *const scaled[] = {"short_forward_scaled", "short_backward_scaled"};
+    static const char *const scaled[] = {"short_forward_sm90_scaled", "short_backward_sm90_n128_scaled"};
     static const char *const shared[][2] = {{"short_forward_shared", "forward_shared"},
                                             {"short_backward_shared", "backward_shared"}};
-    static const char *const others[] = {"short_forward_hopper", "short_backward"};
+    static const char *const others[] = {"short_forward_sm90", "short_backward_sm80"};
     const struct lengths most = {128, 128}, more = {129, 128};
     for (int pass = 0; pass < 2; ++pass) {
         cr_expect(pass_covers(shared[pass][0], scaled[pass], pass, 32, 32, most));

@@ -28,12 +28,12 @@ extern "C" {
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
-/* The recipes of our kernels, ended by name == NULL, by the kernel's name: "forward", "backward" (16-bit formats,
- * tensor cores), "short_forward", "short_forward_hopper", "short_forward_scaled", "short_forward_wide",
- * "short_backward", "short_backward_64", "short_backward_hopper", "short_backward_scaled", "short_backward_wide" (the
- * same, short sequences), "forward_fp32", "backward_fp32", "cls_forward", "cls_backward" (one query row),
- * "forward_shared", "backward_shared" ("forward" and "backward" of a problem that they share with those of short
- * sequences),
+/* The recipes of our kernels, ended by name == NULL, by the kernel's name: "forward_sm80", "backward_sm80" (16-bit
+ * formats, tensor cores), "short_forward_sm80", "short_forward_sm90", "short_forward_sm90_scaled",
+ * "short_forward_sm90_d256", "short_backward_sm80", "short_backward_sm90_n64", "short_backward_sm90_n128",
+ * "short_backward_sm90_n128_scaled", "short_backward_sm90_n128_d256" (the same, short sequences), "forward_fp32",
+ * "backward_fp32", "one_query_forward_sm80", "one_query_backward_sm80" (one query row), "forward_shared",
+ * "backward_shared" ("forward_sm80" and "backward_sm80" of a problem that they share with those of short sequences),
  * "short_forward_shared", "short_backward_shared" (what those beside the scaled ones share with them), "merge",
  * "merge_backward" (of which exp_error says all). */
 extern const struct attest_recipe ref_kernel_recipes[];
@@ -79,16 +79,16 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
                                       const struct attest_recipe *recipe,
                                       const struct ref_bound tensors[REF_NUM_TENSORS], int threads);
 
-/* Bounds of a merge in fp32 by base-2 weights of differences to the largest lse (kernels/merge.cu; bounds.md section
- * 11.2) against ref_merge, whose arguments these are: of o [rows][head_dim_v], stored as o_dtype, and lse [rows]. Where
- * at most one state is not empty, 0, or half an ulp of an o of 16 bits; +inf where an lse is NaN or +inf, an o that is
- * read is not finite, or sums may overflow.
+/* Bounds of a merge in fp32 by base-2 weights of differences to the largest lse (kernels/merge/merge.cu; bounds.md
+ * section 11.2) against ref_merge, whose arguments these are: of o [rows][head_dim_v], stored as o_dtype, and lse
+ * [rows]. Where at most one state is not empty, 0, or half an ulp of an o of 16 bits; +inf where an lse is NaN or +inf,
+ * an o that is read is not finite, or sums may overflow.
  * Errors   OUT_OF_MEMORY. */
 enum attest_status ref_bound_merge(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
                                    const double *const *lse_states, const struct attest_recipe *recipe, int32_t o_dtype,
                                    double *o, double *lse);
 
-/* The same of its backward (kernels/merge_backward.cu; bounds.md section 11.6) against ref_merge_backward, whose
+/* The same of its backward (kernels/merge/merge_backward.cu; bounds.md section 11.6) against ref_merge_backward, whose
  * arguments these are: of do_a [rows][head_dim_v] and dlse_a [rows] of each state. 0 in an empty state; +inf where an
  * lse is not finite, or something on the way may overflow. */
 void ref_bound_merge_backward(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,

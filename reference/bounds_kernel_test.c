@@ -1,6 +1,6 @@
-/* bounds_kernel_test.c - attention in fp32 and base 2 as kernels/forward_fp32.cu computes it, with functions as bad as
- * their stated errors allow, stays within the bound of its recipe and comes near it; one that rescales more often, or
- * has worse functions or sums, does not. */
+/* bounds_kernel_test.c - attention in fp32 and base 2 as kernels/long/forward_fp32.cu computes it, with functions as
+ * bad as their stated errors allow, stays within the bound of its recipe and comes near it; one that rescales more
+ * often, or has worse functions or sums, does not. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

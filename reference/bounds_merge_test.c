@@ -1,5 +1,6 @@
-/* bounds_merge_test.c - merges in fp32 as kernels/merge.cu does them, and their backward as kernels/merge_backward.cu,
- * with functions as bad as their stated errors allow, stay within their bound, and come near it; worse ones do not. */
+/* bounds_merge_test.c - merges in fp32 as kernels/merge/merge.cu does them, and their backward as
+ * kernels/merge/merge_backward.cu, with functions as bad as their stated errors allow, stay within their bound, and
+ * come near it; worse ones do not. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>

@@ -256,7 +256,7 @@ Test(bounds, two_parts_leave_half_of_what_two_roundings_may)
     set_up_as(ATTEST_BF16, 1.0);
     for (int dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) {
         f->p.q.dtype = f->p.k.dtype = f->p.v.dtype = f->p.o.dtype = f->p.dout.dtype = dtype;
-        const struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward"));
+        const struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward_sm80"));
         double relative = 0.0, unit = 0.0, size = 0.0;
         for (int i = 0; i < 2000000; ++i) {
             const double x = 1 + (double)(float)fabs(uniform(&seed) * (i % 2 ? 1.0 : 0.01));
@@ -461,7 +461,7 @@ Test(bounds, a_power_in_the_exponent_of_p_costs_12u)
 {
     set_up_as(ATTEST_BF16, 1.0);
     f->p.num_heads_q = HEADS_KV;
-    struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward_scaled"));
+    struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward_sm90_n128_scaled"));
     const double share = largest_share_of_p(&m);
     cr_assert_eq(m.power, 8);
     m.power = 0;
@@ -479,13 +479,13 @@ static void expect_equal_bounds(enum ref_tensor first)
 /* Of problems that no kernel of that recipe takes its bounds are those of two parts. */
 Test(bounds, what_is_not_plain_is_not_scaled)
 {
-    const struct attest_recipe *scaled = ref_kernel_recipe("short_backward_scaled");
+    const struct attest_recipe *scaled = ref_kernel_recipe("short_backward_sm90_n128_scaled");
     for (int kind = 0; kind < 3; ++kind) {
         set_up_as(kind == 0 ? ATTEST_FP16 : ATTEST_BF16, 1.0); /* fp16, everything at once, groups */
         if (kind == 1) add_features();
         if (kind != 2) f->p.num_heads_q = f->p.num_heads_kv;
         compute_bounds(scaled, 0);
-        compute_bounds(ref_kernel_recipe("short_backward_wide"), 1);
+        compute_bounds(ref_kernel_recipe("short_backward_sm90_n128_d256"), 1);
         expect_equal_bounds(kind == 2 ? REF_DQ : REF_O); /* o sums nothing over a group */
         cr_expect(ref_forward_machine(&f->p, scaled).scales == (kind == 2) && !ref_machine(&f->p, scaled).scales);
     }
@@ -503,12 +503,12 @@ Test(bounds, p_beyond_fp16_is_outside_where_it_is_scaled)
     for (int64_t i = 0; i < ROWS_Q; ++i) ref_store(ATTEST_BF16, f->q, i * DIM, 2048.0);
     for (int64_t i = 0; i < ROWS_K; ++i) ref_store(ATTEST_BF16, f->k, i * DIM, 4096.0);
     fill(f->v, ROWS_K * DIM_V, 0x1p-20, 3); /* ds are small */
-    struct attest_recipe by_lse = *ref_kernel_recipe("short_backward_scaled");
+    struct attest_recipe by_lse = *ref_kernel_recipe("short_backward_sm90_n128_scaled");
     compute_bounds(&by_lse, 1);
     for (int64_t i = 0; i < sizes[REF_DV]; ++i) cr_assert(isfinite(f->bound[1][REF_DV][i])); /* no p is more than 1 */
     by_lse.own_sum = 0;
     compute_bounds(&by_lse, 0);
-    compute_bounds(ref_kernel_recipe("short_backward_wide"), 1);
+    compute_bounds(ref_kernel_recipe("short_backward_sm90_n128_d256"), 1);
     int64_t outside = 0;
     for (int64_t i = 0; i < sizes[REF_DV]; ++i) {
         outside += isinf(f->bound[0][REF_DV][i]);
@@ -547,7 +547,7 @@ static double share_of_mean(const struct ref_machine *m, uint64_t *seed, double 
 static double largest_share_of_mean(double spread, double exponent, double off)
 {
     set_up_as(ATTEST_BF16, 1.0);
-    const struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward"));
+    const struct ref_machine m = ref_machine(&f->p, ref_kernel_recipe("short_backward_sm80"));
     uint64_t seed = 11;
     double largest = 0.0;
     for (int i = 0; i < 20000; ++i) largest = fmax(largest, share_of_mean(&m, &seed, spread, exponent, off));
@@ -591,13 +591,13 @@ static double sum_of_bounds(int which, int tensor)
 /* It is bounded by what dp differs from it; an exact one by dp itself, of which all p take what lse is off by. */
 Test(bounds, a_normalized_delta_is_the_better_the_more_alike_dp_are)
 {
-    struct attest_recipe exact = *ref_kernel_recipe("short_backward");
+    struct attest_recipe exact = *ref_kernel_recipe("short_backward_sm80");
     cr_assert_eq(exact.delta, ATTEST_DELTA_NORMALIZED);
     exact.delta = ATTEST_DELTA_EXACT;
     for (int is_far = 0; is_far < 2; ++is_far) {
         if (is_far) set_up_far_scores();
         else set_up_as(ATTEST_BF16, 1.0);
-        compute_bounds(ref_kernel_recipe("short_backward"), 0);
+        compute_bounds(ref_kernel_recipe("short_backward_sm80"), 0);
         compute_bounds(&exact, 1);
         for (int t = REF_DQ; t <= REF_DK; ++t) {
             const double share = sum_of_bounds(0, t) / sum_of_bounds(1, t);
@@ -612,11 +612,11 @@ Test(bounds, a_normalized_delta_is_the_better_the_more_alike_dp_are)
 /* With a sink the keys alone do not weigh one in all: the sum is not divided. */
 Test(bounds, a_normalized_delta_is_exact_beside_a_sink)
 {
-    struct attest_recipe exact = *ref_kernel_recipe("short_backward");
+    struct attest_recipe exact = *ref_kernel_recipe("short_backward_sm80");
     exact.delta = ATTEST_DELTA_EXACT;
     set_up_as(ATTEST_BF16, 1.0);
     add_features();
-    compute_bounds(ref_kernel_recipe("short_backward"), 0);
+    compute_bounds(ref_kernel_recipe("short_backward_sm80"), 0);
     compute_bounds(&exact, 1);
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         cr_expect_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
@@ -625,7 +625,7 @@ Test(bounds, a_normalized_delta_is_exact_beside_a_sink)
 /* Equal scores, each with an error of about 1: there a normalized delta may be worse than a corrected one. */
 Test(bounds, a_delta_by_length_may_be_normalized)
 {
-    struct attest_recipe recipe = *ref_kernel_recipe("short_backward");
+    struct attest_recipe recipe = *ref_kernel_recipe("short_backward_sm80");
     set_up_as(ATTEST_BF16, 1.0);
     for (int64_t i = 0; i < ROWS_Q * DIM; ++i) ref_store(ATTEST_BF16, f->q, i, 160.0);
     for (int64_t i = 0; i < ROWS_K * DIM; ++i) ref_store(ATTEST_BF16, f->k, i, 160.0);
@@ -759,7 +759,7 @@ Test(bounds, a_shared_bound_is_the_larger_of_two)
                     cr_assert_eq(f->bound[0][t][i], fmax(own[t][i], f->bound[1][t][i]));
                     ++larger[own[t][i] > f->bound[1][t][i]];
                 }
-            compute_bounds(ref_kernel_recipe("short_backward_scaled"), 1);
+            compute_bounds(ref_kernel_recipe("short_backward_sm90_n128_scaled"), 1);
             for (int t = REF_DQ; t <= REF_DV; ++t)
                 for (size_t i = 0; i < (size_t)sizes[t] / (t == REF_DQ ? heads : 1); ++i)
                     cr_assert_geq(f->bound[0][t][i], f->bound[1][t][i]);
@@ -797,7 +797,8 @@ Test(bounds, exponents_are_of_the_rows_in_use)
     enum { ROWS = 70, KEYS = 45, FEATURES = 32 };
     int32_t used_q[2] = {65, 70}, used_k[2];
     for (int n = 0; n < 3; ++n) {
-        const struct attest_recipe *const r = ref_kernel_recipe(n < 2 ? shared_names[n] : "short_backward_scaled");
+        const struct attest_recipe *const r =
+            ref_kernel_recipe(n < 2 ? shared_names[n] : "short_backward_sm90_n128_scaled");
         set_up_used(used_q, used_k, ROWS, FEATURES, FEATURES);
         used_k[1] = KEYS;
         compute_bounds(r, 0);
@@ -824,7 +825,7 @@ Test(bounds, exponents_are_of_the_rows_in_use)
 Test(bounds, scaled_bounds_are_bounds_as_others_are)
 {
     static double sigma[REF_NUM_TENSORS][ROWS_Q * DIM], bias[REF_NUM_TENSORS][ROWS_Q * DIM];
-    static const char *const names[] = {"short_backward_scaled", "short_backward_shared", "backward_shared"};
+    static const char *const names[] = {"short_backward_sm90_n128_scaled", "short_backward_shared", "backward_shared"};
     for (int i = 0; i < 9; ++i) {
         const struct attest_recipe *const recipe = ref_kernel_recipe(names[i / 3]);
         const int power = 30 * (i % 3 - 1);

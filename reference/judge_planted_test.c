@@ -176,7 +176,7 @@ static void judge_large(double factor, const struct attest_recipe *recipe, doubl
 Test(judge_planted, weights_by_another_sum_are_within_the_bound_of_dbias_alone)
 {
     double dbias, dv;
-    const struct attest_recipe *const recipe = ref_kernel_recipe("backward");
+    const struct attest_recipe *const recipe = ref_kernel_recipe("backward_sm80");
     struct attest_recipe fp32 = *recipe;
     fp32.accumulate = ATTEST_ACC_FP32; /* has no other dot products */
     judge_large(2.4, recipe, &dbias, &dv);

@@ -8,7 +8,8 @@
 
 #include "lib/attest.h"
 
-/* y rounded to a storage format, or to a sum of two of its numbers: error <= relative |y| + tiny while |y| < overflow. */
+/* y rounded to a storage format, or to a sum of two of its numbers: error <= relative |y| + tiny while |y| <
+ * overflow. */
 struct ref_rounding {
     int32_t dtype; /* ATTEST_ABSENT: no rounding */
     int32_t parts; /* numbers */
@@ -41,7 +42,8 @@ struct ref_machine {
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
     bool normalizes_delta; /* sum p dp / sum p (bounds.md, 6) */
     bool by_length;      /* some of the kernels that share the problem correct delta, the others normalize it */
-    bool scales;         /* p, ds and what they meet to fp16, by powers of two of the largest (bounds.md, 11.11, 11.12) */
+    /* p, ds and what they meet to fp16, by powers of two of the largest (bounds.md, 11.11, 11.12) */
+    bool scales;
     bool may_scale;      /* or not: beside what this says, in short sequences, there is ref_scaling_recipe */
     bool o_may_be_scaled; /* delta begins with an o that may be of a forward pass that scales (bounds.md, 11.12) */
     int32_t power;       /* p in fp32 is 2^power times itself: its exponent has that added */

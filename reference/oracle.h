@@ -112,8 +112,8 @@ struct ref_backward {
 enum attest_status ref_backward(const struct attest_problem *p, const struct attest_backward_args *a,
                                 const struct ref_external *external, const struct ref_backward *out, int threads);
 
-/* Merge of states of disjoint key sets, and its derivative. o [rows][head_dim_v], lse [rows], packed.
- * The weights exp(lse_a - lse) carry the rounding of lse: a relative error of about 2^-52 |lse| beside that of the sums. */
+/* Merge of states of disjoint key sets, and its derivative. o [rows][head_dim_v], lse [rows], packed. The weights
+ * exp(lse_a - lse) carry the rounding of lse: a relative error of about 2^-52 |lse| beside that of the sums. */
 void ref_merge(int64_t num_states, int64_t rows, int64_t head_dim_v, const double *const *o_states,
                const double *const *lse_states, double *o, double *lse);
 /* do_a = w_a dout, dlse_a = w_a (dlse + dout . (o_a - o)), w_a = exp(lse_a - lse), o and lse being those of the union

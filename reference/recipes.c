@@ -60,8 +60,8 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_CLS PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_NORMALIZED
 
 const struct attest_recipe ref_kernel_recipes[] = {
-    {.name = "forward", PORTABLE_MMA},
-    {.name = "backward", PORTABLE_MMA},
+    {.name = "forward_sm80", PORTABLE_MMA},
+    {.name = "backward_sm80", PORTABLE_MMA},
     {.name = "forward_fp32", PORTABLE_FP32},
     {.name = "backward_fp32", PORTABLE_FP32},
     {.name = "merge",
@@ -76,21 +76,21 @@ const struct attest_recipe ref_kernel_recipes[] = {
      .delta = ATTEST_DELTA_EXACT,
      .exp_error = EXP_ERROR,
      .tanh_error = TANH_ACCURATE},
-    {.name = "short_forward", PORTABLE_SHORT(64)},
-    {.name = "short_backward", PORTABLE_SHORT(64)},
-    {.name = "cls_forward", PORTABLE_CLS},
-    {.name = "cls_backward", PORTABLE_CLS},
-    {.name = "short_forward_hopper", PORTABLE_SHORT(TILE_K)}, /* rescales nothing: bounds.md section 11.9 */
-    {.name = "short_forward_wide", PORTABLE_SHORT(128)},
-    {.name = "short_backward_64", PORTABLE_SHORT(64)},
-    {.name = "short_backward_hopper", PORTABLE_SHORT(128)},
-    {.name = "short_backward_wide", PORTABLE_SHORT(128)},
-    {.name = "short_backward_scaled", PORTABLE_SCALED(128)},
-    {.name = "short_forward_scaled", PORTABLE_SCALED(TILE_K)}, /* rescales nothing, as short_forward_hopper */
+    {.name = "short_forward_sm80", PORTABLE_SHORT(64)},
+    {.name = "short_backward_sm80", PORTABLE_SHORT(64)},
+    {.name = "one_query_forward_sm80", PORTABLE_CLS},
+    {.name = "one_query_backward_sm80", PORTABLE_CLS},
+    {.name = "short_forward_sm90", PORTABLE_SHORT(TILE_K)}, /* rescales nothing: bounds.md section 11.9 */
+    {.name = "short_forward_sm90_d256", PORTABLE_SHORT(128)},
+    {.name = "short_backward_sm90_n64", PORTABLE_SHORT(64)},
+    {.name = "short_backward_sm90_n128", PORTABLE_SHORT(128)},
+    {.name = "short_backward_sm90_n128_d256", PORTABLE_SHORT(128)},
+    {.name = "short_backward_sm90_n128_scaled", PORTABLE_SCALED(128)},
+    {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)}, /* rescales nothing, as short_forward_sm90 */
     {.name = "forward_shared", PORTABLE_MMA_SHARED}, /* forward, backward beside those of short sequences */
     {.name = "backward_shared", PORTABLE_MMA_SHARED},
-    {.name = "short_forward_shared", PORTABLE_SHORT_SHARED(TILE_K)}, /* those beside short_forward_scaled */
-    {.name = "short_backward_shared", PORTABLE_SHORT_SHARED(64)},    /* those beside short_backward_scaled */
+    {.name = "short_forward_shared", PORTABLE_SHORT_SHARED(TILE_K)}, /* those beside short_forward_sm90_scaled */
+    {.name = "short_backward_shared", PORTABLE_SHORT_SHARED(64)},    /* those beside short_backward_sm90_n128_scaled */
     {0},
 };
 

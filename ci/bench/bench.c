@@ -9,7 +9,7 @@
 
 #include "ci/bench/empty.h"
 #include "lib/attest.h"
-#include "proptests/families.h"
+#include "proptests/cases/families.h"
 #include "reference/formats.h"
 
 #define BENCH_API __attribute__((visibility("default")))
@@ -119,7 +119,7 @@ BENCH_API int64_t bench_queue(const struct attest_plan *plan, int32_t backward, 
 }
 
 /* `count` numbers of an input family, rounded to `dtype`: enum family and, a tensor has numbers of its own, enum role
- * of proptests/families.h. */
+ * of proptests/cases/families.h. */
 BENCH_API void bench_draw(int32_t dtype, int32_t family, int32_t role, int64_t count, void *out)
 {
     const struct family_data data = {.family = (enum family)family, .dtype = dtype};

@@ -1,4 +1,8 @@
-"""Where CUDA is, if it is here: @local_cuda//:defs.bzl says so, @local_cuda//:cudart is its runtime for C."""
+"""Where CUDA is, if it is here: @local_cuda//:defs.bzl says so, @local_cuda//:cudart is its runtime for C.
+
+The lists of ci/lists.bzl are there as well, so that who vendors attest declares one repository."""
+
+load("//ci:lists.bzl", "write_lists")
 
 def _find(rctx):
     home = rctx.os.environ.get("CUDA_HOME", "")
@@ -22,6 +26,7 @@ def _cuda_configure_impl(rctx):
         version = rctx.execute([root + "/bin/nvcc", "--version"]).stdout.strip().split("\n")[-1]
     gpus = rctx.os.environ.get("CUDA_GPUS", "sm_90a")
     rctx.file("defs.bzl", "CUDA_GPUS = %r\nCUDA_ROOT = %r\nCUDA_VERSION = %r\n" % (gpus, root, version))
+    write_lists(rctx)
     rctx.file("BUILD.bazel", """load("@rules_cc//cc:defs.bzl", "cc_library")
 
 cc_library(

@@ -136,7 +136,9 @@ def unpacked(archive, folder):
 
 
 def add_ptxas(counts, archive):
-    kernel = os.path.basename(archive).split(".")[0]
+    """Of //kernels:NAME_cuda_nvcc, or of a planted source by its own name."""
+    rule = os.path.basename(os.path.dirname(archive))
+    kernel = rule[:-len("_cuda_nvcc")] if rule.endswith("_cuda_nvcc") else os.path.basename(archive).split(".")[0]
     with tempfile.TemporaryDirectory() as folder:
         text, sizes = unpacked(archive, folder)
     try:

@@ -11,8 +11,8 @@
 
 #include "kernels/sim/sim.h"
 #include "lib/attest.h"
-#include "proptests/families.h"
-#include "proptests/sample.h"
+#include "proptests/cases/families.h"
+#include "proptests/cases/sample.h"
 
 #define EVERYTHING                                                                                               \
     (WITH_WINDOW | WITH_BIAS | WITH_ALIBI | WITH_SOFTCAP | WITH_SINK | WITH_DROPOUT | WITH_DLSE | WITH_SEQUSED | \

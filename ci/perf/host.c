@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "lib/attest.h"
-#include "proptests/families.h"
-#include "proptests/sample.h"
+#include "proptests/cases/families.h"
+#include "proptests/cases/sample.h"
 #include "reference/audit/tensor_file.h"
 #include "reference/bounds.h"
 #include "reference/oracle.h"

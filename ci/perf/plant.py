@@ -44,7 +44,7 @@ def expanded(code, headers, seen):
             return ""
         seen.add(name)
         return expanded(headers[name], headers, seen)
-    return re.sub(r'^#include "(kernels/\w+\.h)"\n', replace, code, flags=re.M)
+    return re.sub(r'^#include "(kernels/[\w/]+\.h)"\n', replace, code, flags=re.M)
 
 
 def planted(entry, name, sources):

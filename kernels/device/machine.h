@@ -24,8 +24,8 @@ extern "C" void *memmove(void *to, const void *from, size_t bytes) noexcept __as
 extern "C" void *memset(void *to, int value, size_t bytes) noexcept __asm__("sim_memset");
 #endif
 
-/* Before a loop over a thread's own arrays: on the chip, unrolled, so that they can be registers. And before a loop that
- * is better left rolled: it is rarely run, or written in many places. */
+/* Before a loop over a thread's own arrays: on the chip, unrolled, so that they can be registers. And before a loop
+ * that is better left rolled: it is rarely run, or written in many places. */
 #if ON_CHIP
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")

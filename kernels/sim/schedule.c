@@ -188,7 +188,7 @@ static bool same_wait(const struct sim_thread *a, const struct sim_thread *b)
            a->wait_site == b->wait_site && strcmp(a->wait_what, b->wait_what) == 0;
 }
 
-/* "threads 0-31, 64-95 wait at forward.cu:120 for mbarrier.try_wait parity 1 of shared + 0x400" */
+/* "threads 0-31, 64-95 wait at long/forward_sm80.cu:120 for mbarrier.try_wait parity 1 of shared + 0x400" */
 static void append_group(struct text *text, const struct sim_thread *first)
 {
     const struct sim_cta *cta = first->cta;

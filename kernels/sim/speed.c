@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/params.h"
+#include "kernels/shared/params.h"
 #include "kernels/registry.h"
 #include "kernels/sim/calls.h"
 #include "kernels/sim/machine.h"

@@ -14,20 +14,32 @@ my %source;
 for my $file (@files) {
     local $/;
     open my $in, '<', $file or die "$file: $!\n";
-    $source{$file =~ s|.*/||r} = <$in>;
+    $source{$1} = <$in> if $file =~ m|(?:^\|/)kernels/(?!sim/\|device/)([\w/]+\.\w+)$|;
+}
+
+# The launcher of a file, as kernels.inc has it.
+sub launcher_of {
+    my ($file) = @_;
+    return $file =~ m|^short/(\w+)| ? "short_$1" : $file =~ m|(\w+)\.cu$| ? $1 : die "$file is no kernel\n";
+}
+
+sub file_of {
+    my ($kernel) = @_;
+    my @files = grep { /\.cu$/ && launcher_of($_) eq $kernel } sort keys %source;
+    return $files[0] // die "there is no $kernel\n";
 }
 
 # The source with the headers that are at hand in it.
 sub expanded {
     my ($code, $seen) = @_;
-    return $code =~ s{^#include "kernels/(\w+\.h)"\n}{
+    return $code =~ s{^#include "kernels/([\w/]+\.h)"\n}{
         !exists $source{$1} ? $& : $seen->{$1}++ ? '' : expanded($source{$1}, $seen)}gmer;
 }
 
 # The code of a kernel `name` whose wider instances are those of `kernel`.
 sub narrowed {
     my ($code, $name, $kernel) = @_;
-    return $code if $kernel eq 'short_forward_wide'; # of wider heads alone
+    return $code if $kernel eq 'short_forward_sm90_d256'; # of wider heads alone
     $code =~ s/\b(launch\w*<(?:T, )?)(?:32|128|256)\b/${1}64/g or return $code;
     my $of = $kernel =~ /backward/ ? 'p->forward' : '(*p)';
     my $is_wide = "$of.head_dim > 64 || $of.head_dim_v > 64";
@@ -52,18 +64,18 @@ while (<$in>) {
 open my $table, '>', "$folder/kernel_mutants_list.h" or die "$folder: $!\n";
 for my $m (@mutants) {
     my ($from, $to) = (join("\n", @{ $m->{from} }), join("\n", @{ $m->{to} }));
-    my $part = $m->{file} =~ s/\.cu$//r;
+    my $part = launcher_of($m->{file});
     my $kernel = $m->{kernel} // $part;
     my $code = expanded($source{ $m->{file} } // die("$m->{name}: there is no $m->{file}\n"), {});
     my $found = $from eq '' ? 1 : scalar(() = $code =~ /\Q$from\E/g);
     die "$m->{name}: found $found times in $m->{file}, not once:\n$from\n" if $found != 1;
-    $code =~ s/\Q$from\E/$to/;
+    $code =~ s/\Q$from\E/$to/ if $from ne ''; # an empty pattern is the last one again
     if ($kernel ne $part) {
         $code =~ s/\bTHREADS\b/PART_THREADS/g if $code =~ /^enum \{ THREADS\b/m; # the kernel has its own
-        $code .= expanded($source{"$kernel.cu"} // die("$m->{name}: there is no $kernel.cu\n"), {});
+        $code .= expanded($source{file_of($kernel)}, {});
         $code =~ s/KERNEL_SYMBOL\($part\)/KERNEL_SYMBOL($m->{name}_$part)/g or die "$m->{file} has no launcher\n";
     }
-    $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel.cu has no launcher\n";
+    $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel has no launcher\n";
     $code =~ s/(launch_(?:scores|width|few))<f16>/$1<bf16>/g;
     $code = narrowed($code, $m->{name}, $kernel) if !$m->{heads};
     open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";

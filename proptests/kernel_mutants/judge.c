@@ -3,23 +3,25 @@
  *     judge MUTANT.so SECONDS
  *
  * The library holds launchers of kernels, by the names of kernels/registry.h on the simulated GPU; all others are this
- * program's. Prints one line. Exit status 0: rejected; 1: not within SECONDS of processor time; 2: no such library. */
+ * program's. Prints one line. Exit status 0: rejected; 1: not in one round, nor within SECONDS of processor time; 2: no
+ * such library. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "proptests/kernels_reject.h"
+#include "proptests/kernel_mutants/kernels_reject.h"
 
-enum { REJECTED, SURVIVES, ERROR, CASES = 4, MOST_SECONDS = 120 };
+enum { REJECTED, SURVIVES, ERROR, CASES = 4, MOST_SECONDS = 300 };
 
 /* A crash is a rejection, and so is what does not end. */
 static void on_signal(int signal)
 {
-    const char *const said = signal == SIGALRM ? "rejected: it does not end\n" : "rejected by a crash\n";
+    const char *const said = signal == SIGPROF ? "rejected: it does not end\n" : "rejected by a crash\n";
     const ssize_t written = write(STDOUT_FILENO, said, strlen(said));
     _exit(written > 0 ? REJECTED : ERROR);
 }
@@ -35,7 +37,7 @@ static int take(struct kernel_launchers *launchers, void *library, const char *k
 
 int main(int argc, char **argv)
 {
-    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF};
     struct kernel_launchers launchers = {{NULL}, {NULL}, NULL, NULL};
     void *const library = argc == 3 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     int taken = 0;
@@ -47,9 +49,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof crashes / sizeof *crashes; ++i) signal(crashes[i], on_signal);
 
     const clock_t end = clock() + (clock_t)(atof(argv[2]) * CLOCKS_PER_SEC);
-    for (int64_t first = 0; clock() < end; first += CASES) {
+    for (int64_t first = 0; first == 0 || clock() < end; first += CASES) {
         struct kernels_rejection by;
-        alarm(MOST_SECONDS); /* of one round, on a busy machine */
+        /* Of processor time, as the machine may have other work. */
+        setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = MOST_SECONDS}, NULL);
         if (!kernels_reject("mutant", &launchers, 0, first, CASES, NULL, &by)) continue;
         by.message[strcspn(by.message, "\n")] = '\0';
         printf("rejected by %s, case %" PRId64 ": %.120s\n", by.property, by.number, by.message);

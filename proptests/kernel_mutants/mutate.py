@@ -18,50 +18,53 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
-# The sources in which a change is looked for, and the kernels that are compiled to judge it: its own, or kernels that
-# reach all of a header, the quickest to compile first.
-SOURCES = {
-    "forward.cu": ["forward"],
-    "short_forward.cu": ["short_forward"],
-    "short_forward_hopper.cu": ["short_forward_hopper"],
-    "short_forward_wide.cu": ["short_forward_wide"],
-    "short_backward_64.cu": ["short_backward_64"],
-    "short_backward_few.cu": ["short_backward_few"],
-    "short_forward_scaled.cu": ["short_forward_scaled"],
-    "short_backward_hopper.cu": ["short_backward_hopper"],
-    "short_backward_scaled.cu": ["short_backward_scaled"],
-    "short_backward_wide.cu": ["short_backward_wide"],
-    "short_backward_wide_few.cu": ["short_backward_wide_few"],
-    "forward_fp32.cu": ["forward_fp32"],
-    "backward.cu": ["backward"],
-    "backward_fp32.cu": ["backward_fp32"],
-    "cls_forward.cu": ["cls_forward"],
-    "cls_backward.cu": ["cls_backward"],
-    "dbias.cu": ["dbias"],
-    "dsink.cu": ["dsink"],
-    "short_backward.cu": ["short_backward"],
-    "merge.cu": ["merge"],
-    "merge_backward.cu": ["merge_backward"],
-    "backward.h": ["backward"],
-    "forward.h": ["short_forward", "forward"],
-    "cls.h": ["cls_forward", "cls_backward"],
-    "hopper.h": ["short_forward_hopper", "short_backward_64"],
-    "fp32.h": ["forward_fp32", "dbias", "backward_fp32"],
-    "gradients.h": ["dsink", "dbias", "backward_fp32", "backward"],
-    "scaled.h": ["short_forward_scaled", "short_backward_scaled"],
-    "scores.h": ["forward_fp32", "dbias", "backward_fp32", "forward"],
-    "short_backward_parts.h": ["short_backward_few", "short_backward_hopper", "short_backward_wide_few"],
-    "short_backward_hopper.h": ["short_backward_64", "short_backward_few", "short_backward_hopper",
-                                "short_backward_scaled", "short_backward_wide"],
-    "short_hopper.h": ["short_forward_hopper", "short_forward_scaled"],
-    "short_maps.h": ["short_backward_64", "short_backward_hopper", "short_backward_wide"],
-    "states.h": ["merge", "merge_backward"],
-    "tiles.h": ["forward", "backward", "short_backward"],
-}
-# Of launchers that kernels call.
-CALLERS = {"dbias": "backward_fp32", "dsink": "backward_fp32", "short_backward_few": "short_backward_hopper",
-           "short_backward_wide_few": "short_backward_wide"}
+ROW = re.compile(r"^KERNEL\((\w+), (\w+), (\w+), \w+\)$", re.M)
+INCLUDE = re.compile(r'^#include "kernels/([\w/]+\.h)"$', re.M)
+CALL = re.compile(r"(?<!int )KERNEL_SYMBOL\((\w+)\)")
+UNCHANGED = ("device/", "sim/", "shared/params.h")  # the judge has these structs as well
+
+
+class Sources:
+    """Which sources are changed, and which kernels are compiled to judge a change of one.
+
+    A kernel's own file is judged by it, what it calls by it and the smallest of its callers. A header is judged by the
+    kernels that include it, of each folder and pass the smallest, the smallest of all first."""
+
+    def __init__(self, root):
+        rows = ROW.findall((root / "kernels" / "kernels.inc").read_text())
+        self.files, self.kinds = {}, {}
+        for name, of_pass, folder in rows:
+            own = name[len(folder) + 1:] if name.startswith(folder + "_") and folder != "merge" else name
+            self.files[name], self.kinds[name] = f"{folder}/{own}.cu", (folder, of_pass)
+        self.text, self.reach = {}, {}
+        for name, file in self.files.items():
+            self.reach[name] = self.included(root, file, set())
+        self.sizes = {name: sum(len(self.text[file]) for file in reach) for name, reach in self.reach.items()}
+        self.callers = {}
+        for name in sorted(self.files, key=self.sizes.get):
+            for called in CALL.findall(self.text[self.files[name]]):
+                if called != name:
+                    self.callers.setdefault(called, name)
+        self.judges = {file: self.judges_of(file) for file in sorted(self.text)}
+
+    def included(self, root, file, seen):
+        if file in seen or file.startswith(UNCHANGED):
+            return seen
+        self.text[file] = (root / "kernels" / file).read_text()
+        seen.add(file)
+        for header in INCLUDE.findall(self.text[file]):
+            self.included(root, header, seen)
+        return seen
+
+    def judges_of(self, file):
+        smallest = {}
+        for name in sorted(self.files, key=self.sizes.get):
+            if file in self.reach[name]:
+                smallest.setdefault((self.kinds[name], name in self.callers), name)
+        return list(smallest.values())
+
 
 REPLACED = [
     (" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
@@ -139,14 +142,15 @@ class Workshop:
 
     def __init__(self, root, judge, flags, seconds, folder):
         self.root, self.judge, self.flags, self.seconds, self.folder = root, judge, flags, seconds, folder
-        self.text = {name: (root / "kernels" / name).read_text().split("\n") for name in SOURCES}
+        self.sources = Sources(root)
+        self.text = {name: text.split("\n") for name, text in self.sources.text.items()}
         self.plain_code = {}
 
     def compile(self, kernel, include, out):
         """Whether it compiles; a header in `include` stands for that of the root."""
         command = ["g++", "-x", "c++", *self.flags, *CHECKED, "-w", "-fPIC", f"-I{include}", f"-I{self.root}", "-c",
-                   f"kernels/{kernel}.cu", "-o", str(out)]
-        folder = include if (include / "kernels" / f"{kernel}.cu").exists() else self.root
+                   f"kernels/{self.sources.files[kernel]}", "-o", str(out)]
+        folder = include if (include / "kernels" / self.sources.files[kernel]).exists() else self.root
         return subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
 
     def plain_object(self, kernel):
@@ -154,7 +158,7 @@ class Workshop:
 
     def compile_plain(self, kernel):
         if not self.compile(kernel, self.root, self.plain_object(kernel)):
-            sys.exit(f"kernels/{kernel}.cu does not compile")
+            sys.exit(f"kernels/{self.sources.files[kernel]} does not compile")
         self.plain_code[kernel] = self.machine_code(self.plain_object(kernel))
 
     def machine_code(self, object_file):
@@ -162,40 +166,45 @@ class Workshop:
         subprocess.run(["objcopy", "--strip-debug", str(object_file), str(stripped)], check=True)
         return stripped.read_bytes()
 
-    def judged(self, folder, objects):
+    def judged(self, folder, objects, seconds):
         """What the judge says of a library of these objects, and its status: 0 rejected, 1 survives."""
         library = folder / "mutant.so"
         subprocess.run(["g++", "-shared", "-Wl,-Bsymbolic", "-o", str(library), *map(str, objects)], check=True)
-        done = subprocess.run([str(self.judge), str(library), str(self.seconds)], capture_output=True, text=True)
+        done = subprocess.run([str(self.judge), str(library), str(seconds)], capture_output=True, text=True)
         if done.returncode not in (0, 1):
             sys.exit(f"{self.judge}: {done.returncode} {done.stdout}")
         return done.returncode, done.stdout.strip()
 
-    def check_plain(self):
-        """What rejects the kernels as they are would reject every mutant."""
-        kernels = {kernel for kernels in SOURCES.values() for kernel in kernels}
-        status, said = self.judged(self.folder, [self.plain_object(kernel) for kernel in kernels])
+    def with_caller(self, kernel, object_file):
+        callers = self.sources.callers
+        return [object_file, *([self.plain_object(callers[kernel])] if kernel in callers else [])]
+
+    def check_plain(self, kernel):
+        """What rejects a kernel as it is would reject every mutant: a round, and how long it took."""
+        began = time.time()
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            status, said = self.judged(pathlib.Path(folder), self.with_caller(kernel, self.plain_object(kernel)), 0)
         if status == 0:
-            sys.exit(f"the kernels as they are: {said}")
+            sys.exit(f"{kernel} as it is: {said}")
+        return time.time() - began
 
     def try_mutant(self, name, line, changed):
         """(status, what was said): status 0 rejected, 1 survives, None to be drawn again."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             mutant = pathlib.Path(folder)
             tree = mutant / "kernels"
-            tree.mkdir()
+            (tree / name).parent.mkdir(parents=True)
             text = list(self.text[name])
             text[line] = changed
             (tree / name).write_text("\n".join(text))
             status, said = None, "the same machine code"
-            for kernel in SOURCES[name]:
+            for kernel in self.sources.judges[name]:
                 out = mutant / f"{kernel}.o"
                 if not self.compile(kernel, mutant, out):
                     return None, "does not compile"
                 if self.machine_code(out) == self.plain_code[kernel]:
                     continue
-                callers = [self.plain_object(CALLERS[kernel])] if kernel in CALLERS else []
-                status, said = self.judged(mutant, [out, *callers])
+                status, said = self.judged(mutant, self.with_caller(kernel, out), self.seconds)
                 if status == 0:
                     break
             return status, said
@@ -204,7 +213,7 @@ class Workshop:
 def candidates(text, chance):
     """One change of every line that has any, in random order."""
     out = []
-    for name in SOURCES:
+    for name in sorted(text):
         for line in code_lines(text[name]):
             versions = changes(text[name][line])
             if versions:
@@ -223,15 +232,14 @@ def print_mutant(workshop, name, line, changed, said):
     print(f"{name}:{line + 1}: {said}\n    - {workshop.text[name][line].strip()}\n    + {changed.strip()}", flush=True)
 
 
-def keep_sources(only):
+def chosen(text, only):
     if only is None:
-        return
+        return text
     names = only.split(",")
     for name in names:
-        if name not in SOURCES:
-            sys.exit(f"--only {name}: must be among {', '.join(sorted(SOURCES))}")
-    for name in set(SOURCES) - set(names):
-        del SOURCES[name]
+        if name not in text:
+            sys.exit(f"--only {name}: must be among {', '.join(sorted(text))}")
+    return {name: text[name] for name in names}
 
 
 def main():
@@ -245,17 +253,22 @@ def main():
     parser.add_argument("--judge", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--flags", required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    keep_sources(options.only)
     root = pathlib.Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         flags = options.flags.split(",")
         workshop = Workshop(root, options.judge.resolve(), flags, options.seconds, pathlib.Path(folder))
-        drawn = candidates(workshop.text, random.Random(options.seed))
+        text = chosen(workshop.text, options.only)
+        drawn = candidates(text, random.Random(options.seed))
         equal = explained(EXPLAINED.read_text())
         killed, survivors, left_out = 0, [], {}
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(workshop.compile_plain, sorted({k for kernels in SOURCES.values() for k in kernels})))
-            workshop.check_plain()
+            judges = sorted({kernel for name in text for kernel in workshop.sources.judges[name]})
+            callers = {workshop.sources.callers[kernel] for kernel in judges if kernel in workshop.sources.callers}
+            list(pool.map(workshop.compile_plain, sorted({*judges, *callers})))
+            rounds = dict(zip(judges, pool.map(workshop.check_plain, judges)))
+            worst = max(sum(rounds[kernel] for kernel in workshop.sources.judges[name]) for name in text)
+            print(f"a round of each kernel passes; {options.count} mutants take "
+                  f"{options.count * worst / options.jobs / 3600:.1f} hours if all survive", flush=True)
             place = 0
             while killed + len(survivors) < options.count and place < len(drawn):
                 batch = drawn[place:place + options.count - killed - len(survivors)]

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "proptests/properties.h"
+#include "proptests/properties/properties.h"
 #include "reference/audit/options.h"
 
 /* What it exports, by the names of lib/attest.h. NULL: that function is absent. */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "kernels/cuda.h"
-#include "proptests/case.h"
-#include "proptests/cuda_memory.h"
+#include "proptests/cases/case.h"
+#include "proptests/cases/cuda_memory.h"
 
 enum { ARENA = 1 << 28, GUARD = 1024, ALIGN = 256, POISON = 0xff, MAX_STATES = 16, MAX_REGIONS = 64 };
 

@@ -1,0 +1,519 @@
+/* backward_sm80.cu - attention backward of short sequences: dq, dk and dv in one launch, 16-bit tensors.
+ *
+ *     ds = p (dp - delta),  delta = sum of p dp over that of p, unless it is given
+ *     dq = scale ds k,  dk = scale ds^T q,  dv = (m p)^T dout
+ *
+ * Takes fp16 and bf16, sequences of at most 64 query rows and 64 keys in use, and of lib/contract.md what has no block
+ * mask, softcap, sink, dbias, dlse or external_lse: shared/scores.h says what a score is.
+ *
+ * Grid    x: KV heads, times parts of the features where a group's sums would not fit; y, z: sequences
+ * Block   a warp for each 16 of KEYS: it owns 16 query rows, then 16 keys, its lanes share them as mma.sync has it
+ * Shared  tiles of q, dout, k and v; p and ds take the place of k and v: 16 KB at DIM 64 and 32 keys, 48, 64 and 128 KB
+ *         at DIM 64, 128 and 256 and 64 keys; and fp32 sums where there is a group
+ * Phases  for each query head of the group: load; s and dp, p and ds, dq of a warp's rows; p and ds to shared memory;
+ *         dk and dv of a warp's keys
+ *
+ * Everything is read and written once. p and ds enter products as sums of two 16-bit numbers, so that rounding them
+ * counts for nothing beside rounding the results; delta is the mean of dp by p, in fp32. reference/bounds.md section
+ * 11.8 says what this may be off by, kernels/short/short.md what it costs.
+ *
+ * A pair that takes no part has the weight UNSEEN: where the other side holds a NaN, products leave it out. */
+#include "kernels/shared/backward_scores.h"
+#include "kernels/shared/gradients.h"
+#include "kernels/shared/params.h"
+#include "kernels/shared/scores.h"
+#include "kernels/shared/tiles.h"
+
+namespace {
+
+/* At most MOST query rows and MOST keys. */
+template <int DIMENSIONS, int MOST, bool IS_PLAIN>
+struct short_shape {
+    static constexpr int DIM = DIMENSIONS, KEYS = MOST;
+    static constexpr bool PLAIN = IS_PLAIN;
+    static constexpr int WARPS = KEYS / 16, THREADS = 32 * WARPS;
+    /* On an SM: as many as shared memory has room for, with 128, 168 or 255 registers to a thread. */
+    static constexpr int CTAS = (!PLAIN || DIM > 128 ? 256 : DIM > 64 ? 384 : 512) / THREADS;
+    static constexpr int SLICE = DIM < 64 ? DIM : 64, SLICE_Q = 32; /* features of dk and dv, of dq at a time */
+    static constexpr int TILE = KEYS * DIM, PART = KEYS * 16;
+    /* In shared memory: four tiles; in place of the last two, high and low parts of p and ds. */
+    static constexpr int NUMBERS = 2 * TILE + 2 * (TILE > 2 * KEYS * KEYS ? TILE : 2 * KEYS * KEYS);
+    static constexpr int GROUP_FEATURES = DIM <= 128 ? DIM : 64, GROUP_PARTS = DIM / GROUP_FEATURES;
+    static constexpr int GROUP_SUMS = 2 * KEYS * GROUP_FEATURES;
+};
+
+/* Of 16 query rows and all keys: s, then p; dp, then ds. A lane has keys 8 n + 2 t and 8 n + 2 t + 1 of row g as
+ * at[n][0] and at[n][1], of row g + 8 as at[n][2] and at[n][3]. */
+template <int KEYS>
+struct row_pairs {
+    float at[KEYS / 8][4];
+};
+
+/* Two 16-bit parts of weights, as fragments. */
+template <int KEYS>
+struct weight_parts {
+    uint32_t high[KEYS / 16][4], low[KEYS / 16][4];
+};
+
+DEVICE bool is_seen(float weight) { return bits_of(weight) != bits_of(-0.0f); }
+
+/* ---- p and ds ---------------------------------------------------------------------------------------------------- */
+
+/* s = q k^T and dp = dout v^T of rows `row` .. row + 15, in turns: their chains of sums hide one another's latency. */
+template <typename T, typename shape>
+DEVICE void multiply_rows(row_pairs<shape::KEYS> &s, row_pairs<shape::KEYS> &dp, const uint16_t *q,
+                          const uint16_t *dout, const uint16_t *k, const uint16_t *v, unsigned row)
+{
+    constexpr int DIM = shape::DIM;
+    s = {}, dp = {};
+    UNROLL for (int x = 0; x < DIM; x += 16) {
+        uint32_t a_q[4], a_dout[4];
+        load_a<DIM>(a_q, q, row, x);
+        load_a<DIM>(a_dout, dout, row, x);
+        UNROLL for (int n = 0; n < shape::KEYS / 16; ++n) {
+            uint32_t b_k[2][2], b_v[2][2];
+            load_b<DIM>(b_k, k, 16 * n, x);
+            load_b<DIM>(b_v, v, 16 * n, x);
+            UNROLL for (int i = 0; i < 2; ++i) {
+                multiply<T>(s.at[2 * n + i], a_q, b_k[i]);
+                multiply<T>(dp.at[2 * n + i], a_dout, b_v[i]);
+            }
+        }
+    }
+}
+
+/* Where an lse of the warp is large, from a row's scores c s: s becomes that less the one which weighs most, and lse
+ * that of what is left. Such differences are off by 2^-24 of themselves, however large scores are. Other rows stay. */
+template <int KEYS>
+DEVICE void take_own_lse(float (&lse)[2], row_pairs<KEYS> &s, const interval (&keys)[2], float c)
+{
+    const int32_t key = static_cast<int>(lane()) % 4 * 2;
+    const float sign = c < 0 ? -1 : 1;
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float most = -infinity_f32(), sum = 0;
+        UNROLL for (int i = 0; i < KEYS / 4; ++i)
+            if (contains(keys[half], key + i / 2 * 8 + i % 2, 1))
+                most = max_f32(most, sign * s.at[i / 2][2 * half + i % 2]);
+        most = max_of_quad(most);
+        most = is_large(lse[half]) ? sign * most : 0;
+        UNROLL for (int i = 0; i < KEYS / 4; ++i) {
+            float &score = s.at[i / 2][2 * half + i % 2];
+            score -= most;
+            if (contains(keys[half], key + i / 2 * 8 + i % 2, 1)) sum += exp2_f32(score * c);
+        }
+        const float own = log2_f32(sum_of_quad(sum));
+        lse[half] = is_large(lse[half]) ? own : lse[half];
+    }
+}
+
+/* s to p. FULL: every row sees every key; else `keys` of rows g and g + 8. lse in base 2. */
+template <bool FULL, int KEYS>
+DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], float c, const float (&lse)[2])
+{
+    const int32_t key = static_cast<int>(lane()) % 4 * 2;
+    UNROLL for (int n = 0; n < KEYS / 8; ++n)
+        UNROLL for (int e = 0; e < 4; ++e) {
+            const bool visible = FULL || contains(keys[e / 2], key + 8 * n + e % 2, 1);
+            float &weight = s.at[n][e];
+            weight = visible ? exp2_f32(fma_rn(weight, c, -lse[e / 2])) : -0.0f;
+        }
+}
+
+/* The same of any scores from row `row` on; dp becomes that of dropout, whose bits go to `dropped`: bit 2 n + e % 2 of
+ * row g or g + 8. `own` has room for a warp's scores: in registers each would have code of its own. Where a row's lse
+ * is large, two passes find its own before: m, then the sum of 2^(y - m). */
+template <int KEYS>
+DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2], const interval (&keys)[2],
+                         const forward_params &f, const sequence &sequence, const score_terms &terms,
+                         const float (&lse_of_rows)[2], int32_t row, float *own)
+{
+    enum { LARGEST_SCORE, SUM_OF_WEIGHTS, WEIGHTS };
+    own += lane();
+    UNROLL for (int half = 0; half < 2; ++half) {
+        UNROLL for (int i = 0; i < KEYS / 4; ++i) own[32 * i] = s.at[i / 2][2 * half + i % 2];
+        const int32_t r = row + 8 * half;
+        row_lse lse = {lse_of_rows[half], 0, 0};
+        const bool is_own = is_large(lse.high), has_own = ballot(FULL_WARP, is_own) != 0;
+        float largest = -infinity_f32();
+        if (is_own && f.bias.data != nullptr)
+            largest = largest_bias(f, terms.rule, sequence, r, static_cast<int>(lane()) % 4, 4);
+        if (has_own) lse.reference = reference_of_row(max_of_quad(largest), -infinity_f32()); /* 0 of the others */
+        dropout_bits last;
+        last.eight = -1;
+        dropped[half] = 0;
+        ROLLED for (int pass = has_own ? LARGEST_SCORE : WEIGHTS; pass <= WEIGHTS; ++pass) {
+            float number = pass == LARGEST_SCORE ? -infinity_f32() : 0;
+            ROLLED for (int i = 0; i < KEYS / 4; ++i) {
+                const int32_t j = i / 2 * 8 + static_cast<int>(lane()) % 4 * 2 + i % 2;
+                float weight = -0.0f;
+                if (contains(keys[half], j, 1)) {
+                    const score found = find_score(f, terms.rule, sequence, r, j, own[32 * i], lse.reference);
+                    if (found.visible) weight = exp2_f32(find_exponent(found.y, terms.c, lse.high) - lse.low);
+                    if (found.visible && pass == LARGEST_SCORE) number = max_f32(number, found.y * terms.c);
+                    if (found.visible && pass == SUM_OF_WEIGHTS) number += weight;
+                    if (found.visible && pass == WEIGHTS && !is_kept(f, terms.rule, r, j, last))
+                        dropped[half] |= 1u << i;
+                }
+                if (pass == WEIGHTS) own[32 * i] = weight;
+            }
+            if (pass == LARGEST_SCORE) number = max_of_quad(number);
+            if (pass == SUM_OF_WEIGHTS) number = sum_of_quad(number);
+            if (pass == LARGEST_SCORE && is_own) lse.high = number;
+            if (pass == SUM_OF_WEIGHTS && is_own) lse = split_lse(lse.high, number, lse.reference);
+        }
+        UNROLL for (int i = 0; i < KEYS / 4; ++i) {
+            float &value = dp.at[i / 2][2 * half + i % 2];
+            s.at[i / 2][2 * half + i % 2] = own[32 * i];
+            value *= (dropped[half] >> i & 1) != 0 ? 0 : f.dropout_multiplier; /* a NaN of v is felt all the same */
+        }
+    }
+}
+
+/* Of rows g and g + 8, from the unrounded p and dp. */
+template <bool FULL, int KEYS>
+DEVICE void find_delta(float (&delta)[2], const row_pairs<KEYS> &p, const row_pairs<KEYS> &dp)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float sum[2] = {0, 0}, sum_p[2] = {0, 0};
+        UNROLL for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const float weight = p.at[n][2 * half + e];
+                sum_p[e] += weight; /* -0 changes nothing */
+                if (FULL || is_seen(weight)) sum[e] = fma_rn(weight, dp.at[n][2 * half + e], sum[e]);
+            }
+        delta[half] = mean_dp(sum_of_quad(sum_p[0] + sum_p[1]), sum_of_quad(sum[0] + sum[1]));
+    }
+}
+
+/* dp to ds. */
+template <bool FULL, int KEYS>
+DEVICE void find_ds(row_pairs<KEYS> &dp, const row_pairs<KEYS> &p, const float (&delta)[2])
+{
+    UNROLL for (int n = 0; n < KEYS / 8; ++n)
+        UNROLL for (int e = 0; e < 4; ++e) {
+            const float weight = p.at[n][e];
+            dp.at[n][e] = FULL || is_seen(weight) ? weight * (dp.at[n][e] - delta[e / 2]) : 0;
+        }
+}
+
+/* What dropout drops becomes +0, infinite weights NaN: the pair is seen. */
+template <int KEYS>
+DEVICE void drop_weights(row_pairs<KEYS> &p, const uint32_t (&dropped)[2])
+{
+    UNROLL for (int n = 0; n < KEYS / 8; ++n)
+        UNROLL for (int e = 0; e < 4; ++e)
+            if ((dropped[e / 2] >> (2 * n + e % 2) & 1) != 0) p.at[n][e] *= 0;
+}
+
+/* ---- products of two parts --------------------------------------------------------------------------------------- */
+
+/* The high part is the rounded number, UNSEEN where that is -0; the low part what rounding left, rounded. */
+template <typename T, int KEYS>
+DEVICE void split(weight_parts<KEYS> &out, const row_pairs<KEYS> &weights)
+{
+    UNROLL for (int j = 0; j < KEYS / 16; ++j)
+        UNROLL for (int r = 0; r < 4; ++r) {
+            const float *const pair = &weights.at[2 * j + r / 2][r % 2 * 2];
+            const uint32_t high = pack<T>(pair[0], pair[1]);
+            out.high[j][r] = high;
+            out.low[j][r] = pack<T>(pair[0] - unpack<T>(high, false), pair[1] - unpack<T>(high, true));
+        }
+}
+
+/* Parts of rows `row` .. row + 15 to shared memory: for each 16 keys a tile of the high and one of the low numbers, so
+ * that the tiles of a warp's keys are its own once it has read them. */
+template <typename shape>
+DEVICE void store_parts(uint16_t *to, const weight_parts<shape::KEYS> &from, unsigned row)
+{
+    const unsigned g = lane() / 4, t = lane() % 4;
+    UNROLL for (int j = 0; j < shape::KEYS / 16; ++j)
+        UNROLL for (unsigned r = 0; r < 4; ++r) {
+            uint16_t *const at = &to[2 * j * shape::PART + tile_offset<16>(row + r % 2 * 8 + g, r / 2 * 8) + 2 * t];
+            *reinterpret_cast<uint32_t *>(at) = from.high[j][r];
+            *reinterpret_cast<uint32_t *>(at + shape::PART) = from.low[j][r];
+        }
+}
+
+/* The reverse, transposed: 16 keys, all rows. */
+template <typename shape>
+DEVICE void load_parts(weight_parts<shape::KEYS> &to, const uint16_t *from)
+{
+    const unsigned l = lane();
+    UNROLL for (int j = 0; j < shape::KEYS / 16; ++j) {
+        const uint16_t *const at = &from[tile_offset<16>(16 * j + l % 8 + l / 16 * 8, l / 8 % 2 * 8)];
+        ldmatrix_x4_trans(to.high[j], at);
+        ldmatrix_x4_trans(to.low[j], at + shape::PART);
+    }
+}
+
+/* A warp's 16 rows of a result in global memory. */
+struct result_rows {
+    const row_tensor &t;
+    row_pointer first;
+    int count;      /* of them that there are */
+    float factor;   /* of their sums */
+    uint16_t *tile; /* 16 rows of as many features as are summed at a time, in shared memory */
+};
+
+/* Where a thread keeps sums of dk and dv from head to head of a group. */
+struct group_sums {
+    quad *sums;
+    bool is_first, is_last; /* head */
+};
+
+/* Sums of features x .. x + FEATURES - 1. By way of shared memory, so that lanes store 16 bytes of a row at once. */
+template <typename T, int FEATURES>
+DEVICE void store_sums(const result_rows &to, const float (&sum)[FEATURES / 8][4], int x)
+{
+    constexpr unsigned CHUNKS = FEATURES / 8, ROWS = 32 / CHUNKS; /* at a time */
+    const unsigned g = lane() / 4, t = lane() % 4, chunk = lane() % CHUNKS * 8, begin = lane() / CHUNKS;
+    sync_warp(FULL_WARP); /* the tile is free */
+    UNROLL for (unsigned n = 0; n < CHUNKS; ++n)
+        UNROLL for (unsigned half = 0; half < 2; ++half) {
+            const float *const pair = &sum[n][2 * half];
+            *reinterpret_cast<uint32_t *>(&to.tile[tile_offset<FEATURES>(g + 8 * half, 8 * n) + 2 * t]) =
+                pack<T>(to.factor * pair[0], to.factor * pair[1]);
+        }
+    sync_warp(FULL_WARP);
+    const int64_t step = to.t.seqlen * 2;
+    row_pointer row = to.first;
+    row.data += begin * step;
+    const int left = to.count - static_cast<int>(begin);
+    if (to.t.by_eight && x + static_cast<int>(chunk) + 8 <= row.length) {
+        row.data += 2 * (x + static_cast<int>(chunk));
+        UNROLL for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
+            if (static_cast<int>(r) < left)
+                store_global_16(row.data, load_16<sixteen_bytes>(&to.tile[tile_offset<FEATURES>(begin + r, chunk)]));
+    } else if (x + static_cast<int>(chunk) < row.length) {
+        ROLLED for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
+            if (static_cast<int>(r) < left)
+                store_eight(row, x + chunk, &to.tile[tile_offset<FEATURES>(begin + r, chunk)]);
+    }
+}
+
+/* Features of a result: sums of w times `rows`. SELECT: over those that `seen` has not as UNSEEN, a few at a time. */
+template <typename T, typename shape, bool SELECT, int FEATURES>
+DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
+                        const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features)
+{
+    /* Whole slices, so that what one head of a group keeps is what the next one takes. */
+    const int length = (to.first.length + shape::SLICE - 1) / shape::SLICE * shape::SLICE;
+    const int last = features.last < length ? features.last : length;
+    ROLLED for (int x = features.first; x < last; x += FEATURES) {
+        quad *const kept = group.sums + (x - features.first) / 8 * shape::THREADS + thread_x();
+        float sum[FEATURES / 8][4] = {};
+        if (!group.is_first)
+            UNROLL for (int n = 0; n < FEATURES / 8; ++n) {
+                const quad before = load_16<quad>(kept + n * shape::THREADS);
+                UNROLL for (int e = 0; e < 4; ++e) sum[n][e] = before.at[e];
+            }
+        UNROLL for (int j = 0; j < shape::KEYS / 16; ++j)
+            UNROLL for (int n = 0; n < FEATURES / 8; n += 2) {
+                uint32_t b[2][2];
+                load_b_transposed<shape::DIM>(b, rows, 16 * j, x + 8 * n);
+                if constexpr (SELECT) {
+                    static_assert(FEATURES == 16, "the two sums of a product");
+                    multiply_seen<T>(sum, w.high[j], seen[j], b);
+                    multiply_seen<T>(sum, w.low[j], seen[j], b);
+                } else {
+                    UNROLL for (int i = 0; i < 2; ++i) multiply<T>(sum[n + i], w.high[j], b[i]);
+                    UNROLL for (int i = 0; i < 2; ++i) multiply<T>(sum[n + i], w.low[j], b[i]);
+                }
+            }
+        if (group.is_last) store_sums<T, FEATURES>(to, sum, x);
+        else
+            UNROLL for (int n = 0; n < FEATURES / 8; ++n)
+                store_16(kept + n * shape::THREADS, quad{{sum[n][0], sum[n][1], sum[n][2], sum[n][3]}});
+    }
+}
+
+/* CUT: not every row sees every key, so that a NaN among `rows` may not be felt by all. */
+template <typename T, typename shape, int FEATURES>
+DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
+                        const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features, bool cut)
+{
+    if (cut && !is_tile_finite<T, shape::KEYS, shape::DIM>(rows))
+        find_result<T, shape, true, 16>(to, group, w, seen, rows, features);
+    else find_result<T, shape, false, FEATURES>(to, group, w, seen, rows, features);
+}
+
+/* Zeros to rows first .. last - 1 of a sequence, of one head, by the whole CTA. */
+template <typename shape>
+DEVICE void clear_rows(const row_tensor &t, int64_t b, int64_t sequence_first, int32_t first, int32_t last,
+                       int64_t head, int length)
+{
+    constexpr int CHUNKS = shape::DIM / 8;
+    alignas(16) const uint16_t zeros[8] = {};
+    const int thread = static_cast<int>(thread_x()), x = thread % CHUNKS * 8;
+    ROLLED for (int32_t r = first + thread / CHUNKS; r < last; r += shape::THREADS / CHUNKS)
+        store_eight(row_of(t, b, sequence_first + r, head, length), x, zeros);
+}
+
+/* What one thread finds out for all: a sequence and a KV head, in shared memory. */
+struct alignas(16) item_card {
+    int64_t b, head_kv;
+    sequence s;
+    interval features; /* of dq, dk and dv that this CTA computes */
+    bool is_ours;
+    bool is_cut; /* not every row sees every key */
+};
+
+template <typename shape>
+DEVICE item_card find_card(const forward_params &f)
+{
+    const int parts = f.group > 1 ? shape::GROUP_PARTS : 1, part = static_cast<int>(block_x()) % parts;
+    item_card out = {};
+    out.b = static_cast<int64_t>(block_z()) * grid_y() + block_y(), out.head_kv = block_x() / parts;
+    if (out.b >= f.batch) return out;
+    out.s = find_sequence(f, out.b);
+    out.features = {part * shape::DIM / parts, (part + 1) * shape::DIM / parts};
+    out.is_ours = is_ours(f, out.s);
+    out.is_cut = !shape::PLAIN || !contains(keys_of_rows(f, out.s, 0, out.s.used_q).all, 0, out.s.used_k);
+    return out;
+}
+
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
+
+template <typename T, typename shape>
+KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backward_params p)
+{
+    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, TILE = shape::TILE;
+    const forward_params &f = p.forward;
+    DYNAMIC_SHARED(shared, 16);
+    uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + TILE, *const k = dout + TILE;
+    uint16_t *const v = k + TILE, *const parts_p = k, *const parts_ds = k + 2 * KEYS * KEYS; /* once k and v are free */
+    item_card *const card = reinterpret_cast<item_card *>(q + shape::NUMBERS);
+    quad *const sums = reinterpret_cast<quad *>(card + 1);
+
+    if (thread_x() == 0) *card = find_card<shape>(f);
+    sync_threads();
+    if (!card->is_ours) return;
+    const sequence &s = card->s;
+    const int64_t &b = card->b, &head_kv = card->head_kv;
+    const bool is_cut = card->is_cut;
+
+    const unsigned own = warp(), row = 16 * own, g = lane() / 4; /* its first row, and its first key */
+    const int32_t lane_row = static_cast<int32_t>(row + g);
+    uint16_t *const part_tile = parts_p + own * 2 * shape::PART; /* of p of its keys */
+
+    for (int n = 0; n < f.group; ++n) {
+        const int64_t head = head_kv * f.group + n;
+        if (own == 0) load_tile<KEYS, DIM, 32>(q, f.q, b, s.first_q, s.used_q, head, f.head_dim, lane());
+        if (own == 1) load_tile<KEYS, DIM, 32>(dout, p.dout, b, s.first_q, s.used_q, head, f.head_dim_v, lane());
+        if (own == 2 % shape::WARPS)
+            load_tile<KEYS, DIM, 32>(k, f.k, b, s.first_k, s.used_k, head_kv, f.head_dim, lane());
+        if (own == 3 % shape::WARPS)
+            load_tile<KEYS, DIM, 32>(v, f.v, b, s.first_k, s.used_k, head_kv, f.head_dim_v, lane());
+        float lse[2] = {0, 0};
+        const row_pointer lse_row = row_of(f.lse, b, s.first_q + lane_row, head, 1);
+        UNROLL for (int half = 0; half < 2; ++half)
+            if (lane_row + 8 * half < s.used_q) {
+                const float of_row = reinterpret_cast<const float *>(lse_row.data)[8 * half * f.lse.seqlen];
+                lse[half] = shape::PLAIN ? of_row * LOG2_E : lse_in_base_2(of_row);
+            }
+        cp_async_wait_all();
+        sync_threads(); /* the tiles are complete */
+
+        row_pairs<KEYS> weights, ds; /* s and dp, first */
+        multiply_rows<T, shape>(weights, ds, q, dout, k, v, row);
+        sync_threads(); /* v is free */
+        uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
+        const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
+        const bool has_large = shape::PLAIN && ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
+        const bool is_full = shape::PLAIN && !has_large && !is_cut && s.used_q == KEYS && s.used_k == KEYS;
+        uint32_t dropped[2] = {0, 0};
+        float delta[2];
+        if (is_full) {
+            find_plain_weights<true, KEYS>(weights, {}, terms.c, lse);
+            find_delta<true, KEYS>(delta, weights, ds);
+        } else {
+            const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
+            float *const scores = reinterpret_cast<float *>(row_tile);
+            if (has_large) take_own_lse<KEYS>(lse, weights, keys, terms.c);
+            if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
+            else find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
+            find_delta<false, KEYS>(delta, weights, ds);
+        }
+        if (p.delta.data != nullptr)
+            UNROLL for (int half = 0; half < 2; ++half)
+                if (lane_row + 8 * half < s.used_q)
+                    delta[half] = load_scalar(p.delta, s, b, lane_row + 8 * half, head);
+        if (is_full) find_ds<true, KEYS>(ds, weights, delta);
+        else find_ds<false, KEYS>(ds, weights, delta);
+        if (!shape::PLAIN) drop_weights<KEYS>(weights, dropped);
+        weight_parts<KEYS> of_p, of_ds;
+        split<T, KEYS>(of_p, weights);
+        split<T, KEYS>(of_ds, ds);
+
+        const int rows = s.used_q - static_cast<int>(row), keys = s.used_k - static_cast<int>(row);
+        const result_rows dq = {p.dq, row_of(p.dq, b, s.first_q + row, head, f.head_dim), rows, f.softmax_scale,
+                                row_tile};
+        find_result<T, shape, shape::SLICE_Q>(dq, {sums, true, true}, of_ds, of_p.high, k, card->features, is_cut);
+        sync_threads(); /* k and the rows' tiles are free */
+        store_parts<shape>(parts_p, of_p, row);
+        store_parts<shape>(parts_ds, of_ds, row);
+        sync_threads(); /* p and ds are complete */
+
+        const group_sums of_dv = {sums, n == 0, n == f.group - 1};
+        const group_sums of_dk = {sums + shape::GROUP_SUMS / 8, n == 0, n == f.group - 1};
+        load_parts<shape>(of_p, part_tile);
+        const result_rows dv = {p.dv, row_of(p.dv, b, s.first_k + row, head_kv, f.head_dim_v), keys,
+                                f.dropout_multiplier, part_tile};
+        find_result<T, shape, shape::SLICE>(dv, of_dv, of_p, of_p.high, dout, card->features, is_cut);
+        load_parts<shape>(of_ds, part_tile + (parts_ds - parts_p));
+        const result_rows dk = {p.dk, row_of(p.dk, b, s.first_k + row, head_kv, f.head_dim), keys, f.softmax_scale,
+                                part_tile};
+        find_result<T, shape, shape::SLICE>(dk, of_dk, of_ds, of_p.high, q, card->features, is_cut);
+        if (card->features.first == 0 && s.used_q < s.seqlen_q)
+            clear_rows<shape>(p.dq, b, s.first_q, s.used_q, s.seqlen_q, head, f.head_dim);
+        if (n < f.group - 1) sync_threads(); /* all tiles are free */
+    }
+    if (card->features.first != 0 || s.used_k == s.seqlen_k) return;
+    clear_rows<shape>(p.dk, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim);
+    clear_rows<shape>(p.dv, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim_v);
+}
+
+/* ---- launch ------------------------------------------------------------------------------------------------------ */
+
+template <typename T, int DIM, int KEYS, bool PLAIN>
+int launch(const backward_params &p, void *stream)
+{
+    using shape = short_shape<DIM, KEYS, PLAIN>;
+    const forward_params &f = p.forward;
+    const int64_t heads_kv = f.num_heads_q / f.group * (f.group > 1 ? shape::GROUP_PARTS : 1);
+    const unsigned y = static_cast<unsigned>(f.batch < 65535 ? f.batch : 65535);
+    const size_t sums = f.group > 1 ? shape::GROUP_SUMS * sizeof(float) : 0;
+    const size_t bytes = shape::NUMBERS * sizeof(uint16_t) + sizeof(item_card) + sums;
+    const launch_shape grid = {{static_cast<unsigned>(heads_kv), y, static_cast<unsigned>((f.batch + y - 1) / y)},
+                               {shape::THREADS, 1, 1}, {1, 1, 1}, bytes, shape::THREADS, shape::CTAS};
+    return LAUNCH((short_backward_sm80_kernel<T, shape>), grid, stream, p);
+}
+
+/* Heads of 32 features are worth their own code only where scores are plain. */
+template <typename T, int KEYS, bool PLAIN>
+int launch_width(const backward_params &p, void *stream)
+{
+    const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
+    if (widest <= 32) return launch<T, PLAIN ? 32 : 64, KEYS, PLAIN>(p, stream);
+    if (widest <= 64) return launch<T, 64, KEYS, PLAIN>(p, stream);
+    if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
+    return launch<T, 256, KEYS, PLAIN>(p, stream);
+}
+
+template <typename T>
+int launch_scores(const backward_params &p, void *stream)
+{
+    const forward_params &f = p.forward;
+    if (!has_plain_scores(f)) return launch_width<T, 64, false>(p, stream);
+    if (f.seqlen_q <= 32 && f.seqlen_k <= 32) return launch_width<T, 32, true>(p, stream);
+    return launch_width<T, 64, true>(p, stream);
+}
+
+} // namespace
+
+extern "C" int KERNEL_SYMBOL(short_backward_sm80)(const struct backward_params *p, void *stream)
+{
+    if (p->forward.batch == 0) return 0;
+    if (p->forward.q.dtype == ATTEST_FP16) return launch_scores<f16>(*p, stream);
+    return launch_scores<bf16>(*p, stream);
+}

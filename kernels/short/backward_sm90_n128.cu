@@ -1,0 +1,485 @@
+/* backward_sm90_n128.cu - attention backward of whole short sequences on Hopper's tensor cores (wgmma).
+ *
+ *     ds = p (dp - delta),  delta = sum of p dp over that of p
+ *     dq = scale ds k,  dk = scale ds^T q,  dv = p^T dout
+ *
+ * Takes what short/backward_sm80.cu does at 65 .. 128 rows or keys, of heads of at most 128 features, one query head to
+ * a KV head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta
+ * is another kernel's, and so are heads of at most 32 features in bf16: short/backward_sm90_n128_scaled.cu's.
+ *
+ * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the launch ahead has ended (grid_wait)
+ * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
+ * Shared  q, k, dout and v, as wgmma reads them; ds, then p, of all rows and keys in two parts of 16 bits: 64 KB, of
+ *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are; barriers
+ * Phases  of a problem: s and p; dp; ds to shared memory; dq and dk; p to shared memory; dv
+ *
+ * p stays in registers, in fp32, until ds has been read. Where two CTAs share an SM, there is no room beside it for dp
+ * of more than half of the keys, and dp of the other half is computed twice: for delta, then for ds. Where one has it
+ * alone, dq is made of ds in registers, and all of the next problem is loaded early.
+ *
+ * Results lie, on their way to memory, in tiles that nobody reads any more: dq in that of k, dk in q's, dv in p's. Then
+ * the next problem's rows are loaded there: a warp loads just the rows that it has staged, and waits for no other.
+ * Launches of many whole problems and nothing else move all rows but lse by tensor maps, a warp's 16 rows at once.
+ * p and ds have two parts of 16 bits, as in short/backward_sm80.cu. kernels/short/short.md has the figures,
+ * reference/bounds.md section 11 what it may be off by. */
+#include "kernels/short/backward_sm90_parts.h"
+#include "kernels/short/tma_maps.h"
+
+namespace {
+
+constexpr int THREADS = 256;
+
+/* Problem n of a CTA has card n % CARDS. AT_ONCE are found at once, by a warp: while dv of the first of those before
+ * them is computed, when nobody needs the cards before that one any more. */
+enum { TENSORS = DV + 1, AT_ONCE = 32 / TENSORS, CARDS = 2 * AT_ONCE };
+
+template <int DIM>
+struct layout {
+    static constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
+    static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* of an SM: as many as shared memory allows */
+    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many whole problems, where there are maps */
+    static constexpr bool HAS_ROOM = CTAS == 1;    /* for a fifth tile; in registers */
+    static constexpr bool SHARES_V = DIM == 64;    /* with a part of ds, and then of p */
+    static constexpr int TILES = HAS_ROOM ? 5 : SHARES_V ? 3 : 4;
+    static_assert(!SHARES_V || TILE == PART, "v has the place of a part");
+};
+
+/* Problems: those that cards tell of; one of them that is whole; those of a launch of nothing but whole ones, which are
+ * known by their number, where the others are by that of their card. */
+enum kind { ANY, WHOLE, ALL_WHOLE };
+
+template <int DIM>
+struct shared_memory {
+    uint16_t tiles[layout<DIM>::TILES][layout<DIM>::TILE];
+    uint16_t w[4 * layout<DIM>::PART];
+    card cards[CARDS];
+    share left; /* problems that are to be asked about */
+    mbarrier loaded[2]; /* of launches of whole ones: q and k, dout and v; all four in the first where there is room */
+};
+static_assert(sizeof(shared_memory<32>) <= 113 * 1024 && sizeof(shared_memory<64>) <= 113 * 1024 &&
+                  sizeof(shared_memory<128>) <= 227 * 1024,
+              "of an SM's 228 KB, 1 KB for each CTA is the chip's");
+
+/* What a tile is used for. Where there is a spare one, the next problem's q is loaded into it, and then each tensor's
+ * into what this problem needs no more: its v into this one's q, k into v, dout into k. So with every problem a tile
+ * goes on to the next use, and `turn` goes from 4 down to 0. */
+enum use { SPARE, OF_Q, OF_V, OF_K, OF_DOUT, USES };
+
+template <int DIM>
+DEVICE uint16_t *tile_of(shared_memory<DIM> &m, unsigned use, unsigned turn)
+{
+    if constexpr (layout<DIM>::HAS_ROOM) return m.tiles[use + turn < USES ? use + turn : use + turn - USES];
+    if (layout<DIM>::SHARES_V && use == OF_V) return &m.w[3 * layout<DIM>::PART];
+    return m.tiles[use == OF_DOUT && layout<DIM>::SHARES_V ? 1 : use - 1];
+}
+
+/* Boxes of 16 rows, which are a warp's: of q, k, v, dout, dq, dk and dv. */
+enum { BOX_ROWS = 16, MAPS = 7 };
+template <bool ARE_WHOLE>
+struct tile_maps {};
+template <>
+struct tile_maps<true> {
+    tensor_map of[MAPS];
+};
+DEVICE constexpr int map_of(int tensor) { return tensor < O ? tensor : tensor - DOUT + 3; }
+
+/* What all of a kernel's functions share. */
+template <int DIM, kind KIND>
+struct kernel_state {
+    const backward_params &p;
+    const tile_maps<KIND == ALL_WHOLE> &maps;
+    shared_memory<DIM> &m;
+};
+
+/* The cards of this launch's first problems among those left to the CTA, to which only those after them are left then.
+ * By one warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it takes. */
+template <int DIM>
+DEVICE void find_cards(const backward_params &p, share &left, card *cards)
+{
+    const share all = left;
+    const unsigned own = lane() / TENSORS; /* which of those found */
+    unsigned next = all.first, found = 0, problem = 0;
+    ROLLED for (unsigned first = next; found < AT_ONCE && first < all.end; first += 32 * all.step) {
+        const unsigned asked = first + lane() * all.step;
+        const bool is_one = asked < all.end &&
+                            is_ours(p.forward, find_sequence(p.forward, quotient(asked, p.forward.by_heads_q)));
+        uint32_t ours = ballot(FULL_WARP, is_one); /* bit n: problem first + n step is */
+        next = first;
+        ROLLED for (; found < AT_ONCE && ours != 0; ours >>= 1, next += all.step) {
+            if ((ours & 1) == 0) continue;
+            if (found == own) problem = next;
+            ++found;
+        }
+    }
+    if (own < found) find_card<operand<DIM>>(p, problem, cards[own], lane() % TENSORS);
+    else if (own < AT_ONCE && lane() % TENSORS == 0) cards[own].is_ours = false;
+    sync_warp(FULL_WARP); /* `left` has been read */
+    if (lane() == 0) left.first = next;
+}
+
+/* Of a whole problem, by tensor maps. */
+template <int TENSOR, int DIM>
+DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem)
+{
+    constexpr bool IS_SECOND = !layout<DIM>::HAS_ROOM && (TENSOR == DOUT || TENSOR == V);
+    const auto [b, head] = batch_head_of(k.p, problem);
+    const unsigned warp_row = warp_first();
+    if (lane() == 0) {
+        mbarrier *const loaded = &k.m.loaded[IS_SECOND];
+        mbarrier_arrive_expect_tx(loaded, BOX_ROWS * DIM * 2);
+        UNROLL for (int x = 0; x < DIM; x += operand<DIM>::PANEL)
+            tma_load_4d(to + offset<operand<DIM>>(warp_row, static_cast<unsigned>(x)), &k.maps.of[map_of(TENSOR)],
+                        loaded, x, static_cast<int>(warp_row), static_cast<int>(head), static_cast<int>(b));
+    }
+    sync_warp(FULL_WARP);
+}
+
+/* Whether there is a problem n; problems that no card tells of end before `end`. */
+template <int DIM, kind KIND>
+DEVICE bool is_there(const kernel_state<DIM, KIND> &k, unsigned n, unsigned end)
+{
+    return KIND == ALL_WHOLE ? n < end : k.m.cards[n].is_ours;
+}
+
+template <kind KIND>
+DEVICE unsigned next_of(unsigned n, const share &all)
+{
+    return KIND == ALL_WHOLE ? n + all.step : (n + 1) % CARDS;
+}
+
+/* A warp's 16 rows of problem n. */
+template <int TENSOR, int DIM, kind KIND>
+DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n)
+{
+    if constexpr (KIND == ALL_WHOLE) {
+        load_box<TENSOR>(to, k, n);
+    } else {
+        const card &c = k.m.cards[n];
+        const row_tensor &t = TENSOR == DOUT ? k.p.dout : (&k.p.forward.q)[TENSOR];
+        const int length = TENSOR == Q || TENSOR == K ? k.p.forward.head_dim : k.p.forward.head_dim_v;
+        load<DIM>(to, t, c.rows[TENSOR], length, TENSOR == K || TENSOR == V ? c.used_k : c.used_q, c.is_whole,
+                  warp_first());
+    }
+}
+
+/* The loads since the last time are a group; boxes are counted by their barriers. */
+template <kind KIND>
+DEVICE void commit_loads()
+{
+    if (KIND != ALL_WHOLE) cp_async_commit();
+}
+
+/* lse of a lane's rows, 0 where they are not in use: as it is, so that nothing waits for it yet. */
+template <int DIM, kind KIND>
+DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned n)
+{
+    const row_tensor &t = k.p.forward.lse;
+    const int row = static_cast<int>(warp_first() + lane() / 4);
+    if (KIND == ALL_WHOLE) {
+        const float *const from = whole_rows<const float>(t, k.p, n) + row * t.seqlen;
+        UNROLL for (int half = 0; half < 2; ++half) lse[half] = from[8 * half * t.seqlen];
+        return;
+    }
+    const card &c = k.m.cards[n];
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const float *const from = reinterpret_cast<const float *>(c.rows[LSE] + (row + 8 * half) * t.seqlen * 4);
+        lse[half] = row + 8 * half < c.used_q ? *from : 0;
+    }
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+/* Of a whole problem, by tensor maps. Lane 0 waits until what was staged has been read, but of dv, which is last. */
+template <int TENSOR, int DIM>
+DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, const uint16_t *tile)
+{
+    const auto [b, head] = batch_head_of(k.p, problem);
+    const unsigned warp_row = warp_first();
+    fence_proxy_async_shared();
+    sync_warp(FULL_WARP);
+    if (lane() != 0) return;
+    UNROLL for (int x = 0; x < DIM; x += operand<DIM>::PANEL)
+        tma_store_4d(&k.maps.of[map_of(TENSOR)], tile + offset<operand<DIM>>(warp_row, static_cast<unsigned>(x)), x,
+                     static_cast<int>(warp_row), static_cast<int>(head), static_cast<int>(b));
+    bulk_commit();
+    if (TENSOR != DV) bulk_wait_read<0>();
+}
+
+/* A warp's 16 rows, staged in `tile`; those past the last in use are zero, or all if nothing is on the other side. */
+template <int TENSOR, int DIM, kind KIND>
+DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t *tile)
+{
+    if constexpr (KIND == ALL_WHOLE) {
+        store_box<TENSOR>(k, n, tile);
+    } else {
+        const row_tensor &t = (&k.p.dout)[TENSOR - DOUT];
+        const card &c = k.m.cards[n];
+        const int length = TENSOR == DV ? k.p.forward.head_dim_v : k.p.forward.head_dim;
+        const int seqlen = TENSOR == DQ ? c.seqlen_q : c.seqlen_k, used = TENSOR == DQ ? c.used_q : c.used_k;
+        const int used_there = TENSOR == DQ ? c.used_k : c.used_q;
+        const int warp_row = static_cast<int>(warp_first());
+        const int in_memory = seqlen - warp_row, seen = (used_there > 0 ? used : 0) - warp_row;
+        const int64_t row = warp_row + static_cast<int>(lane() / CHUNKS<DIM>);
+        write_rows<operand<DIM>>(t, tile, static_cast<unsigned>(warp_row),
+                                 {c.rows[TENSOR] + row * t.seqlen * 2, t.dtype, t.by_four, length}, in_memory,
+                                 seen < in_memory ? seen : 16, KIND == WHOLE); /* rows that are not written need no 0 */
+    }
+    sync_warp(FULL_WARP); /* what was staged is read, but of boxes of dv */
+}
+
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
+
+/* A problem, whose tiles are being loaded; it loads the next one's. lse is its own, and then the next one's. */
+template <typename T, int DIM, kind KIND>
+DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const share &all, unsigned turn,
+                         unsigned parity, float (&lse)[2])
+{
+    constexpr bool HAS_ROOM = layout<DIM>::HAS_ROOM, IS_WHOLE = KIND != ANY, BY_BOXES = KIND == ALL_WHOLE;
+    constexpr bool STAGES_IN_DS = DIM == HALF; /* a warp stages dv where its own ds comes to lie */
+    const backward_params &p = state.p;
+    const forward_params &f = p.forward;
+    shared_memory<DIM> &m = state.m;
+    const card &c = m.cards[BY_BOXES ? 0 : n]; /* not read of boxes */
+    const float &scale = BY_BOXES ? f.softmax_scale : c.scale; /* asked for when it is needed */
+    uint16_t *const w = m.w;
+    const unsigned next = next_of<KIND>(n, all);
+    if (BY_BOXES) {
+        if (!STAGES_IN_DS && lane() == 0) bulk_wait_read<0>();
+        mbarrier_wait(&m.loaded[0], parity);
+        if (!STAGES_IN_DS) sync_threads(); /* p, where dv was staged, and the spare tile, dout before, are free */
+    } else {
+        cp_async_wait<HAS_ROOM ? 0 : 1>();
+        fence_proxy_async_shared();
+        sync_threads(); /* q and k are complete, and wgmma may read them; where there is room, dout and v, too */
+    }
+
+    const uint64_t own_q = descriptor<operand<DIM>>(tile_of(m, OF_Q, turn), own_first());
+    const uint64_t own_dout = descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn), own_first());
+    const uint64_t k[2] = {descriptor<operand<DIM>>(tile_of(m, OF_K, turn)),
+                           descriptor<operand<DIM>>(tile_of(m, OF_K, turn), HALF)};
+    const uint64_t v[2] = {descriptor<operand<DIM>>(tile_of(m, OF_V, turn)),
+                           descriptor<operand<DIM>>(tile_of(m, OF_V, turn), HALF)};
+    half_row s[2], dp[HAS_ROOM ? 2 : 1];
+    half_row &second = dp[HAS_ROOM ? 1 : 0];
+    multiply_rows<T, operand<DIM>, HALF>(s[1], own_q, k[1]);
+    if (HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(second, own_dout, v[1]);
+    multiply_rows<T, operand<DIM>, HALF>(s[0], own_q, k[0]);
+    if (HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, v[0]);
+    if (HAS_ROOM && is_there(state, next, all.end)) {
+        load_tile<Q>(tile_of(m, SPARE, turn), state, next);
+        commit_loads<KIND>();
+    }
+    const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q; /* all of the warp's; keys: */
+    const bool is_full[2] = {IS_WHOLE || (has_rows && c.used_k >= HALF), IS_WHOLE || (has_rows && c.used_k == KEYS)};
+    UNROLL for (int n = 0; n < 2; ++n) lse[n] *= LOG2_E; /* in base 2 */
+    const float factor = f.softmax_scale * LOG2_E;
+    row_sums sums = {};
+    wait_for<HAS_ROOM ? 1 : 0>(s[1]);
+    wait_for<HAS_ROOM ? 1 : 0>(s[0]);
+    if (is_any_large(lse)) take_own_lse(s, factor, IS_WHOLE ? KEYS : c.used_k, lse);
+    find_weights(s[1], factor, lse); /* p from here on */
+    if (!is_full[1]) hide(s[1], c, lane_row(), HALF);
+    if (HAS_ROOM) {
+        wait_for<1>(second);
+        add_weights(sums, s[1], second);
+    }
+    find_weights(s[0], factor, lse);
+    if (!is_full[0]) hide(s[0], c, lane_row(), 0);
+    if (!HAS_ROOM) {
+        if (BY_BOXES) {
+            mbarrier_wait(&m.loaded[1], parity);
+        } else {
+            cp_async_wait<0>();
+            fence_proxy_async_shared();
+            sync_threads(); /* dout and v, too */
+        }
+        multiply_rows<T, operand<DIM>, HALF>(second, own_dout, v[1]);
+        wait_for<0>(second);
+        add_weights(sums, s[1], second);
+        multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, v[0]);
+    }
+    wait_for<0>(dp[0]);
+    add_weights(sums, s[0], dp[0]);
+    float delta[2];
+    UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
+
+    float dq[DIM / 2], dk[DIM / 2];
+    weight_parts<HALF> ds[HAS_ROOM ? 2 : 1];
+    if (BY_BOXES && STAGES_IN_DS) {
+        if (lane() == 0) bulk_wait_read<0>();
+        sync_warp(FULL_WARP); /* dv of before has left */
+    }
+    UNROLL for (unsigned half = 0; half < 2; ++half) {
+        half_row &of_half = dp[HAS_ROOM ? half : 0];
+        if (!HAS_ROOM && half == 1) {
+            multiply_rows<T, operand<DIM>, HALF>(of_half, own_dout, v[half]);
+            wait_for<0>(of_half);
+        }
+        find_ds(of_half, s[half], delta);
+        if (!is_full[half]) hide(of_half, c, lane_row(), static_cast<int>(half * HALF));
+        if (layout<DIM>::SHARES_V && half == 1) sync_threads(); /* v is free */
+        if constexpr (HAS_ROOM) {
+            UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &of_half[8 * j]);
+            UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
+                store_parts(w, half, j, ds[half].at[0][j], ds[half].at[1][j], warp_first());
+            multiply_half<T, DIM>(dq, ds[half], k[half], half == 1);
+        } else {
+            store_half<T>(w, half, of_half, warp_first());
+        }
+    }
+    if (HAS_ROOM) wait_for<0>(dq);
+    fence_proxy_async_shared();
+    sync_threads(); /* ds is complete; v is free, and k, where dq is done */
+    if (!layout<DIM>::SHARES_V && is_there(state, next, all.end)) {
+        load_tile<HAS_ROOM ? K : V>(tile_of(m, OF_V, turn), state, next);
+        commit_loads<KIND>();
+    }
+
+    uint32_t pairs[DIM / 4];
+    if (HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
+    else multiply_weights<T, DIM, false>(dq, w, descriptor<operand<DIM>>(tile_of(m, OF_K, turn)), own_first());
+    if (!HAS_ROOM) wait_for<0>(dq);
+    round_sums<T, DIM>(pairs, dq, scale, scale);
+    if (!HAS_ROOM) sync_threads(); /* k is free */
+    stage_rows<operand<DIM>>(tile_of(m, OF_K, turn), warp_first(), pairs);
+    if (!HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
+    write_result<DQ>(state, n, tile_of(m, OF_K, turn));
+    if (is_there(state, next, all.end)) {
+        load_tile<HAS_ROOM ? DOUT : K>(tile_of(m, OF_K, turn), state, next);
+        commit_loads<KIND>();
+    }
+    wait_for<0>(dk);
+    round_sums<T, DIM>(pairs, dk, scale, scale);
+    sync_threads(); /* ds and q are free */
+    stage_rows<operand<DIM>>(tile_of(m, OF_Q, turn), warp_first(), pairs);
+    UNROLL for (unsigned half = 0; half < 2; ++half) store_half<T>(w, half, s[half], warp_first());
+    fence_proxy_async_shared();
+    sync_threads(); /* p is complete */
+
+    float dv[DIM / 2];
+    multiply_weights<T, DIM, true>(dv, w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn)), own_first());
+    write_result<DK>(state, n, tile_of(m, OF_Q, turn));
+    lse[0] = lse[1] = 0; /* this problem's are not needed any more: registers */
+    if (is_there(state, next, all.end)) {
+        load_tile<HAS_ROOM ? V : Q>(tile_of(m, OF_Q, turn), state, next);
+        commit_loads<KIND>();
+        ask_lse(lse, state, next);
+    }
+    if (!BY_BOXES && n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
+        find_cards<DIM>(p, m.left, &m.cards[n == 0 ? AT_ONCE : 0]);
+    wait_for<0>(dv);
+    round_sums<T, DIM>(pairs, dv, 1, 1);
+    if (HAS_ROOM) {
+        named_barrier_sync(1 + own_first() / HALF, THREADS / 2); /* p of the warpgroup's keys is free */
+    } else {
+        sync_threads(); /* p, dout and v's place are free */
+        if (is_there(state, next, all.end)) {
+            load_tile<DOUT>(tile_of(m, OF_DOUT, turn), state, next);
+            if (layout<DIM>::SHARES_V) load_tile<V>(tile_of(m, OF_V, turn), state, next);
+            commit_loads<KIND>();
+        }
+    }
+    uint16_t *const staged = &w[own_first() / HALF * part_of(1, 0)];
+    stage_rows<operand<DIM>>(staged, warp_first(), pairs);
+    write_result<DV>(state, n, staged);
+    if (IS_WHOLE) return;
+    const int first = KEYS + static_cast<int>(warp());
+    clear_rows<THREADS / 32>(p.dq, c.rows[DQ], f.head_dim, first, c.seqlen_q);
+    clear_rows<THREADS / 32>(p.dk, c.rows[DK], f.head_dim, first, c.seqlen_k);
+    clear_rows<THREADS / 32>(p.dv, c.rows[DV], f.head_dim_v, first, c.seqlen_k);
+}
+
+template <typename T, int DIM, bool ARE_WHOLE>
+KERNEL(THREADS, layout<DIM>::CTAS)
+void short_backward_sm90_n128_kernel(const GRID_CONSTANT backward_params p,
+                                     const GRID_CONSTANT tile_maps<ARE_WHOLE> maps, const work by_ctas)
+{
+    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
+    shared_memory<DIM> &m = *reinterpret_cast<shared_memory<DIM> *>(shared);
+    grid_wait();
+    constexpr kind KIND = ARE_WHOLE ? ALL_WHOLE : ANY;
+    constexpr bool HAS_ROOM = layout<DIM>::HAS_ROOM;
+    const kernel_state<DIM, KIND> state = {p, maps, m};
+    const share all = own_share(by_ctas);
+    if (ARE_WHOLE) {
+        if (thread_x() == 0) { /* each warp arrives once for a tensor */
+            UNROLL for (int of = 0; of < 2; ++of) mbarrier_init(&m.loaded[of], THREADS / 32 * (HAS_ROOM ? 4 : 2));
+            fence_mbarrier_init();
+        }
+    } else if (warp() == 0) {
+        if (lane() == 0) m.left = all;
+        sync_warp(FULL_WARP);
+        find_cards<DIM>(p, m.left, m.cards);
+    }
+    sync_threads(); /* the first cards, or the barriers, are there */
+    unsigned n = ARE_WHOLE ? all.first : 0;
+    if (!is_there(state, n, all.end)) return;
+    load_tile<Q>(tile_of(m, OF_Q, 0), state, n);
+    load_tile<K>(tile_of(m, OF_K, 0), state, n);
+    commit_loads<KIND>();
+    load_tile<DOUT>(tile_of(m, OF_DOUT, 0), state, n);
+    load_tile<V>(tile_of(m, OF_V, 0), state, n);
+    commit_loads<KIND>();
+    float lse[2];
+    ask_lse(lse, state, n);
+    unsigned turn = 0, parity = 0;
+    ROLLED while (is_there(state, n, all.end)) {
+        if constexpr (ARE_WHOLE) {
+            take_problem<T>(state, n, all, turn, parity, lse);
+        } else if (m.cards[n].is_whole) {
+            const kernel_state<DIM, WHOLE> whole = {p, maps, m};
+            take_problem<T>(whole, n, all, turn, parity, lse);
+        } else {
+            take_problem<T>(state, n, all, turn, parity, lse);
+        }
+        n = next_of<KIND>(n, all), turn = turn == 0 ? USES - 1 : turn - 1, parity ^= 1;
+    }
+    if (ARE_WHOLE && lane() == 0) bulk_wait_read<0>(); /* shared memory stays until then */
+}
+
+template <typename T, int DIM, bool ARE_WHOLE>
+int launch(const backward_params &p, const work &by_ctas, const tile_maps<ARE_WHOLE> &maps, void *stream)
+{
+    const launch_shape grid = {{ctas_of(by_ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+                               sizeof(shared_memory<DIM>), THREADS, layout<DIM>::CTAS, true};
+    return LAUNCH((short_backward_sm90_n128_kernel<T, DIM, ARE_WHOLE>), grid, stream, p, maps, by_ctas);
+}
+
+/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Whole problems have the same bits in
+ * all three. */
+template <typename T, int DIM>
+int launch_tile(const backward_params &p, void *stream)
+{
+    const int64_t problems = p.forward.batch * p.forward.num_heads_q, sms = launch_num_sms(stream);
+    const int64_t places = sms * layout<DIM>::CTAS;
+    if (are_whole<operand<DIM>>(p)) {
+        if (problems <= sms) return KERNEL_SYMBOL(short_backward_sm90_n128_latency)(&p, stream);
+        const forward_params &f = p.forward;
+        const row_tensor *const tensors[] = {&f.q, &f.k, &f.v, &p.dout, &p.dq, &p.dk, &p.dv};
+        const tile_maps<true> *const maps =
+            problems > places ? find_maps<tile_maps<true>, operand<DIM>, BOX_ROWS>(f, tensors) : nullptr;
+        const work by_ctas = divide_work(problems, places, layout<DIM>::ROUNDS);
+        if (maps != nullptr) return launch<T, DIM, true>(p, by_ctas, *maps, stream);
+    }
+    return launch<T, DIM, false>(p, divide_work(problems, places, ALL_ROUNDS), {}, stream);
+}
+
+template <typename T>
+int launch_width(const backward_params &p, void *stream)
+{
+    const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
+    if constexpr (IS_F16<T>) /* of bf16 they are short_backward_sm90_n128_scaled's */
+        if (widest <= 32) return launch_tile<T, 32>(p, stream);
+    if (widest <= 64) return launch_tile<T, 64>(p, stream);
+    return launch_tile<T, 128>(p, stream);
+}
+
+} // namespace
+
+extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128)(const struct backward_params *p, void *stream)
+{
+    if (p->forward.batch == 0) return 0;
+    if (p->forward.q.dtype == ATTEST_FP16) return launch_width<f16>(*p, stream);
+    return launch_width<bf16>(*p, stream);
+}

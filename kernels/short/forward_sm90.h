@@ -1,0 +1,187 @@
+/* forward_sm90.h - what the forward kernels of whole short sequences on Hopper share: cards, loads, the softmax of all
+ * keys at once, outputs. */
+#ifndef ATTEST_KERNELS_SHORT_FORWARD_SM90_H
+#define ATTEST_KERNELS_SHORT_FORWARD_SM90_H
+
+#include "kernels/shared/wgmma_tiles.h"
+#include "kernels/shared/params.h"
+
+/* What a problem's threads know of it. */
+struct card {
+    char *rows[5]; /* the first ones, in the order of their tensors in forward_params */
+    int32_t seqlen_q, used_q, used_k;
+    bool is_ours;
+    bool is_whole; /* no row, key or feature of the tiles is missing, and all rows are aligned */
+};
+enum { Q, K, V, O, LSE };
+static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE * sizeof(row_tensor), "in order");
+
+/* By a lane for each tensor, of which this is one. */
+template <typename shape>
+DEVICE void find_card(const forward_params &p, unsigned problem, card &c, unsigned tensor = lane())
+{
+    const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
+    if (b >= p.batch) { /* past the last */
+        if (tensor == 0) c = {};
+        return;
+    }
+    const sequence s = find_sequence(p, b);
+    if (!is_ours(p, s)) {
+        if (tensor == 0) c = {};
+        return;
+    }
+    if (tensor <= LSE) {
+        const row_tensor &t = (&p.q)[tensor];
+        const bool is_k = tensor == K || tensor == V;
+        const unsigned of = is_k ? quotient(head, p.by_group) : head;
+        c.rows[tensor] = row_of(t, b, is_k ? s.first_k : s.first_q, of, 0).data;
+    }
+    if (tensor == 0) {
+        c.seqlen_q = s.seqlen_q, c.used_q = s.used_q, c.used_k = s.used_k, c.is_ours = true;
+        c.is_whole = s.seqlen_q == shape::KEYS && s.used_q == shape::KEYS && s.used_k == shape::KEYS &&
+                     p.head_dim == shape::DIM && p.head_dim_v == shape::DIM &&
+                     (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0;
+    }
+}
+
+/* The same of a problem that is whole, and this launch's. Not for shared memory: of its rows, what is not asked for is
+ * not found. */
+template <typename shape>
+DEVICE card whole_card(const forward_params &p, unsigned problem)
+{
+    const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
+    card c = {{}, shape::KEYS, shape::KEYS, shape::KEYS, true, true};
+    UNROLL for (int n = 0; n <= LSE; ++n) {
+        const row_tensor &t = (&p.q)[n];
+        const unsigned of = n == K || n == V ? quotient(head, p.by_group) : head;
+        c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + of * t.head) * (n == LSE ? 4 : 2);
+    }
+    return c;
+}
+
+/* On the host. Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's
+ * then: sequences of one length have one kernel. */
+template <typename shape>
+static inline bool are_whole(const forward_params &p)
+{
+    return p.cu_seqlens_q == nullptr && p.seqused_q == nullptr && p.seqused_k == nullptr &&
+           p.seqlen_q == shape::KEYS && p.seqlen_k == shape::KEYS && p.head_dim == shape::DIM &&
+           p.head_dim_v == shape::DIM && (p.q.by_eight & p.k.by_eight & p.v.by_eight & p.o.by_eight) != 0 &&
+           p.batch * p.num_heads_q % shape::PROBLEMS == 0;
+}
+
+/* q, k and v of a CTA's problems, one after the other, each thread its part of one, c's. is_ours: one of them is this
+ * launch's. */
+template <typename shape, int THREADS>
+DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card &c, bool is_ours)
+{
+    uint16_t *const k = q + shape::TILE * shape::DIM, *const v = k + shape::TILE * shape::DIM;
+    if (c.is_whole) {
+        const char *const rows_k = c.rows[K], *const rows_v = c.rows[V]; /* now: copies may not be passed by reads */
+        load_whole_operand<shape, THREADS>(q, p.q, c.rows[Q], thread_x());
+        load_whole_operand<shape, THREADS>(k, p.k, rows_k, thread_x());
+        load_whole_operand<shape, THREADS>(v, p.v, rows_v, thread_x());
+    } else if (is_ours) {
+        load_operand<shape, THREADS>(q, p.q, c.rows[Q], p.head_dim, c.used_q, thread_x());
+        load_operand<shape, THREADS>(k, p.k, c.rows[K], p.head_dim, c.used_k, thread_x());
+        load_operand<shape, THREADS>(v, p.v, c.rows[V], p.head_dim_v, c.used_k, thread_x());
+    }
+    cp_async_commit();
+}
+
+/* -inf in place of the scores of keys from `used` on, which are of no key. */
+template <int KEYS>
+DEVICE void hide_keys(float (&s)[KEYS / 2], int used)
+{
+    const int left = used - static_cast<int>(lane() % 4 * 2);
+    UNROLL for (int n = 0; n < KEYS / 2; ++n)
+        if (n / 4 * 8 + n % 2 >= left) s[n] = -infinity_f32();
+}
+
+/* Of rows g and g + 8: m in base 2, and a lane's part of the sum of their weights. */
+struct row_sums {
+    float max[2], sum[2];
+};
+
+/* A row of 128 keys need not know its maximum: that of the first 16 keys is as good, as long as the sum of all weights
+ * is at most MOST_WEIGHT. Where it is more, or NaN, as with infinite scores, a problem is taken once more. */
+enum { NEAR_KEYS = 16, MOST_KEYS = 128 };
+constexpr float MOST_WEIGHT = 0x1p15f;
+
+/* Scores times c to weights 2^(c s - m), m the row's maximum: of `used` keys, 0 of the others. is_near: m is that of
+ * the first NEAR_KEYS keys; none is missing then. */
+template <int KEYS>
+DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
+{
+    row_sums out;
+    if (used < KEYS) {
+        if (c == 0) { /* against 0 times -inf of what is hidden: 0 times the others here, NaN of an infinity */
+            UNROLL for (int n = 0; n < KEYS / 2; ++n) s[n] *= 0;
+            c = 1;
+        }
+        hide_keys<KEYS>(s, used);
+    }
+    float max[2] = {max_f32(s[0], s[1]), max_f32(s[2], s[3])}; /* passes a NaN by: it reaches the sum */
+    UNROLL for (int n = 4; n < NEAR_KEYS / 2; n += 2)
+        max[n / 2 % 2] = max_f32(max[n / 2 % 2], max_f32(s[n], s[n + 1]));
+    if (!is_near)
+        UNROLL for (int n = NEAR_KEYS / 2; n < KEYS / 2; n += 2)
+            max[n / 2 % 2] = max_f32(max[n / 2 % 2], max_f32(s[n], s[n + 1]));
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const float m = c * max_of_quad(max[half]);
+        /* against -inf - -inf; and the weight of +inf is inf, beside which no other counts */
+        out.max[half] = !is_near && (m == -infinity_f32() || m == infinity_f32()) ? 0 : m;
+    }
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float sum[2] = {0, 0};
+        UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                s[n + e] = exp2_f32(fma_rn(s[n + e], c, -out.max[half]));
+                sum[e] += s[n + e];
+            }
+        out.sum[half] = sum[0] + sum[1];
+    }
+    return out;
+}
+
+template <int COUNT>
+DEVICE bool are_all(const bool (&facts)[COUNT])
+{
+    bool out = true;
+    UNROLL for (bool fact : facts) out &= fact;
+    return out;
+}
+
+/* Of a warp's 16 rows of o, a lane's first: it stores rows lane / CHUNKS, + STEP ..., eight features each. */
+template <int DIM>
+DEVICE row_pointer first_row_of_o(const forward_params &p, const card &c, unsigned warp_row)
+{
+    const int64_t row = warp_row + lane() / CHUNKS<DIM>;
+    return {c.rows[O] + row * p.o.seqlen * 2, p.o.dtype, p.o.by_four, p.head_dim_v};
+}
+
+/* lse = ln 2 (m + log2 sum p) of a warp's rows, from warp_row on, of which `rows` are in memory, and those from `seen`
+ * on see no key: of row lane / 4 by the first of four lanes, of the eighth after it by the second. */
+DEVICE void write_lse(const forward_params &p, const card &c, unsigned warp_row, const row_sums &sums,
+                      const float (&sum)[2], int rows, int seen)
+{
+    const int half = lane() % 4 == 0 ? 0 : 1, row = static_cast<int>(lane() / 4) + 8 * half;
+    const float lse = ((half == 0 ? sums.max[0] : sums.max[1]) + log2_f32(half == 0 ? sum[0] : sum[1])) * LN_2;
+    if (p.lse.data == nullptr || lane() % 4 >= 2 || row >= rows) return;
+    *reinterpret_cast<float *>(c.rows[LSE] + (static_cast<int64_t>(warp_row) + row) * p.lse.seqlen * 4) =
+        row < seen ? one_nan_f32(lse) : -infinity_f32();
+}
+
+/* Rows from `first` on that no product has: past the last in use, they are (0, -inf). By WARPS neighbouring ones. */
+template <unsigned WARPS>
+DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
+{
+    ROLLED for (int row = first + static_cast<int>(warp() % WARPS); row < c.seqlen_q; row += WARPS) {
+        uint16_t *const o = reinterpret_cast<uint16_t *>(c.rows[O] + row * p.o.seqlen * 2);
+        ROLLED for (int x = static_cast<int>(lane()); x < p.head_dim_v; x += 32) o[x] = 0;
+        if (p.lse.data != nullptr && lane() == 0)
+            *reinterpret_cast<float *>(c.rows[LSE] + row * p.lse.seqlen * 4) = -infinity_f32();
+    }
+}
+
+#endif

@@ -1,0 +1,99 @@
+/* emulate_backward_test.c - dq on the family `mean`, where delta from a rounded o and rounded ds cost others a tenth of
+ * it: with a corrected delta it is near the oracle and within its bound, without one it is not. */
+#include <stdio.h>
+#include <string.h>
+
+#include <criterion/criterion.h>
+
+#include "proptests/emulations/emulate.h"
+#include "proptests/cases/long_case.h"
+#include "reference/bounds.h"
+
+/* dq and dk of an emulation at seqlen 1024, judged by a recipe. */
+struct judged {
+    struct ref_report dq, dk;
+};
+
+static void judge(struct prop_case *c, enum ref_tensor tensor, const void *got, const double *oracle,
+                  const struct ref_bound *bounds, struct ref_report *report)
+{
+    ref_judge(&c->p, &c->a.forward, tensor, got, oracle, &bounds[tensor], 1, report);
+}
+
+/* Of recipe `by`. */
+static struct judged run_as(const struct implementation *e, const char *by, int32_t dtype)
+{
+    struct prop_case c;
+    struct judged judged;
+    struct ref_bound bounds[REF_NUM_TENSORS];
+    memset(bounds, 0, sizeof bounds);
+    long_case(&c, FAMILY_MEAN, 1, dtype, 1024, 1);
+    const int64_t count = case_count(&c, T_DQ);
+    const struct ref_backward oracle = {.dq = case_doubles(&c, count), .dk = case_doubles(&c, count)};
+    for (int t = REF_DQ; t <= REF_DK; ++t)
+        bounds[t] = (struct ref_bound){.bound = case_doubles(&c, count),
+                                       .sigma = case_doubles(&c, count),
+                                       .bias = case_doubles(&c, count)};
+    case_reset_outputs(&c);
+    cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &oracle, 0), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c.p, &c.a.forward), ATTEST_OK);
+    cr_assert_eq(e->backward(e, &c.p, &c.a), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&c.p, &c.a, ref_kernel_recipe(by), bounds, 0), ATTEST_OK);
+    judge(&c, REF_DQ, c.a.dq, oracle.dq, bounds, &judged.dq);
+    judge(&c, REF_DK, c.a.dk, oracle.dk, bounds, &judged.dk);
+    case_free(&c);
+    const struct ref_report *r = &judged.dq;
+    printf("%-15s %s dq: relative error %.1e, largest share of its bound %.2f, rms of the threshold %.2f, "
+           "RMS(bound) / RMS(oracle) %.3f\n",
+           e->name, dtype == ATTEST_BF16 ? "bf16" : "fp16", r->relative_error, r->use, r->rms_ratio,
+           r->rms_bound / r->rms_oracle);
+    fflush(stdout);
+    return judged;
+}
+
+static struct judged run(const char *name, int32_t dtype) { return run_as(emulation_named(name), "backward", dtype); }
+
+static void expect_pass(const char *name, int32_t dtype, double relative_error)
+{
+    const struct judged j = run(name, dtype);
+    cr_expect_eq(j.dq.verdict, REF_PASS);
+    cr_expect_eq(j.dk.verdict, REF_PASS);
+    cr_expect(j.dq.relative_error <= relative_error);
+    cr_expect(j.dq.rms_bound <= 0.05 * j.dq.rms_oracle);
+}
+
+Test(emulate_backward, a_corrected_dq_is_near_the_oracle)
+{
+    expect_pass("portable", ATTEST_BF16, 3e-3);
+    expect_pass("portable-unkind", ATTEST_BF16, 3e-3);
+    expect_pass("portable", ATTEST_FP16, 6e-4);
+}
+
+Test(emulate_backward, emulations_are_of_the_kernels_recipes)
+{
+    cr_expect_eq(emulation_named("portable")->recipe, ref_kernel_recipe("backward_sm80"));
+    cr_expect_eq(emulation_named("portable-unkind")->recipe, ref_kernel_recipe("backward_sm80"));
+    cr_expect_eq(emulation_named("portable-fp32-unkind")->recipe, ref_kernel_recipe("backward_fp32"));
+}
+
+/* flash: delta from the rounded o. mixed: delta in fp32, but what ds was rounded by is not made good. */
+Test(emulate_backward, others_are_beyond_its_bound)
+{
+    const struct judged flash = run("flash", ATTEST_BF16), mixed = run("mixed", ATTEST_BF16);
+    cr_expect_eq(flash.dq.verdict, REF_FAIL);
+    cr_expect(flash.dq.use > 1 && flash.dq.rms_ratio > 1 && flash.dq.relative_error > 0.05);
+    cr_expect_eq(mixed.dq.verdict, REF_FAIL);
+}
+
+/* p and ds in two parts: what is left is how far p is from summing to one, times the mean of k. */
+Test(emulate_backward, a_normalized_delta_is_nearer_than_the_plain_sum)
+{
+    struct implementation plain = *emulation_named("portable-short-unkind");
+    const struct judged normalized = run_as(&plain, "short_backward_sm80", ATTEST_FP16);
+    struct attest_recipe recipe = *plain.recipe;
+    recipe.delta = ATTEST_DELTA_EXACT;
+    plain.recipe = &recipe, plain.name = "plain sum";
+    const struct judged exact = run_as(&plain, "short_backward_sm80", ATTEST_FP16);
+    cr_expect_eq(normalized.dq.verdict, REF_PASS);
+    cr_expect_lt(3 * normalized.dq.relative_error, exact.dq.relative_error);
+}

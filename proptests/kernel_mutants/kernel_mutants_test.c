@@ -1,0 +1,93 @@
+/* kernel_mutants_test.c - the tests of the kernels are tested: every wrong version of a kernel is rejected, on the
+ * simulated GPU alone, and none that has nothing wrong. Prints who was rejected by what. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <criterion/criterion.h>
+
+#include "proptests/kernel_mutants/kernels_reject.h"
+
+#define MUTANT(name, kernel, bug, likely) extern kernel_launcher name##_sim;
+#include "proptests/kernel_mutants/kernel_mutants_list.h"
+#undef MUTANT
+
+static const struct kernel_mutant {
+    const char *name, *kernel, *bug;
+    const char *likely; /* as kernels_reject() has it */
+    kernel_launcher *launcher;
+} mutants[] = {
+#define MUTANT(name, kernel, bug, likely) {#name, #kernel, bug, likely, name##_sim},
+#include "proptests/kernel_mutants/kernel_mutants_list.h"
+#undef MUTANT
+};
+enum { NUM_MUTANTS = sizeof mutants / sizeof *mutants };
+
+enum { CASES = 8, MOST_CASES = 512, PARTS = 4, SOUND = 19 };
+
+static bool is_sound(const struct kernel_mutant *m) { return strcmp(m->bug, "nothing") == 0; }
+
+static bool is_rejected(const struct kernel_mutant *m, int64_t cases)
+{
+    struct kernels_rejection by;
+    struct kernel_launchers launchers = {{NULL}, {NULL}, NULL, NULL};
+    cr_assert(kernels_replace(&launchers, m->kernel, m->launcher), "there is no kernel %s", m->kernel);
+    for (int64_t first = 0; first < cases; first += CASES) {
+        if (!kernels_reject(m->name, &launchers, FEATURE(FP16), first, CASES, m->likely, &by)) /* apply.pl */
+            continue;
+        printf("%-28s %-14s %s\n    %s, case %" PRId64 ": %.160s\n", m->name, m->kernel, m->bug, by.property, by.number,
+               by.message);
+        fflush(stdout);
+        return true;
+    }
+    printf("%-28s %-14s SURVIVES: %s\n", m->name, m->kernel, m->bug);
+    fflush(stdout);
+    return false;
+}
+
+/* Every PARTS-th mutant: the parts are shared out among processes. */
+static void reject_part(int part)
+{
+    int rejected = 0, count = 0;
+    for (int i = part; i < NUM_MUTANTS; i += PARTS) {
+        if (is_sound(&mutants[i])) continue;
+        rejected += is_rejected(&mutants[i], MOST_CASES);
+        ++count;
+    }
+    printf("%d of %d wrong kernels rejected on the simulated GPU, part %d of %d\n", rejected, count, part + 1, PARTS);
+    cr_expect_eq(rejected, count);
+}
+
+Test(kernel_mutants, first_part) { reject_part(0); }
+Test(kernel_mutants, second_part) { reject_part(1); }
+Test(kernel_mutants, third_part) { reject_part(2); }
+Test(kernel_mutants, fourth_part) { reject_part(3); }
+
+/* A mutant that is rejected is rejected for its bug, not for how it is compiled: those without one pass. */
+static void pass_part(int part)
+{
+    int count = 0, sound = 0;
+    for (int i = 0; i < NUM_MUTANTS; ++i) {
+        if (!is_sound(&mutants[i]) || sound++ % PARTS != part) continue;
+        cr_expect(!is_rejected(&mutants[i], CASES), "%s", mutants[i].name);
+        ++count;
+    }
+    cr_expect_eq(sound, SOUND);
+    cr_expect_eq(count, (SOUND + PARTS - 1 - part) / PARTS);
+}
+
+Test(kernel_mutants, first_sound_ones_pass) { pass_part(0); }
+Test(kernel_mutants, second_sound_ones_pass) { pass_part(1); }
+Test(kernel_mutants, third_sound_ones_pass) { pass_part(2); }
+Test(kernel_mutants, fourth_sound_ones_pass) { pass_part(3); }
+
+/* A name that no case has would be passed over. */
+Test(kernel_mutants, likely_cases_exist)
+{
+    for (int i = 0; i < NUM_MUTANTS; ++i)
+        if (mutants[i].likely != NULL)
+            cr_expect(kernels_long_has(mutants[i].likely) || strcmp(mutants[i].likely, KERNELS_LARGE) == 0, "%s: %s",
+                      mutants[i].name, mutants[i].likely);
+}
+
+Test(kernel_mutants, there_are_many) { cr_expect_geq(NUM_MUTANTS, 100); }

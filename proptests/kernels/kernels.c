@@ -1,0 +1,251 @@
+/* kernels.c - plans with launchers in place, and runs of the properties on kernels. */
+#define _GNU_SOURCE /* open_memstream */
+#include "proptests/kernels/kernels.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- launchers ---- */
+
+bool kernels_replace(struct kernel_launchers *launchers, const char *kernel, kernel_launcher *launcher)
+{
+    bool found = false; /* maybe several times, with lengths of its own each */
+    for (int i = 0; forward_kernels[i].name != NULL; ++i)
+        if (strcmp(kernel, forward_kernels[i].name) == 0)
+            launchers->forward[i] = (forward_launcher *)launcher, found = true;
+    for (int i = 0; backward_kernels[i].name != NULL; ++i)
+        if (strcmp(kernel, backward_kernels[i].name) == 0)
+            launchers->backward[i] = (backward_launcher *)launcher, found = true;
+    if (found) return true;
+    if (strcmp(kernel, merge_kernel.name) == 0) return launchers->merge = (merge_launcher *)launcher, true;
+    if (strcmp(kernel, merge_backward_kernel.name) == 0)
+        return launchers->merge_backward = (merge_backward_launcher *)launcher, true;
+    return false;
+}
+
+static bool is_general(struct lengths most) { return most.q == INT32_MAX && most.k == INT32_MAX; }
+
+static struct attest_pass_plan pass_by(const char *kernel, struct lengths most, size_t workspace_bytes)
+{
+    struct attest_pass_plan out = {
+        .num_kernels = 1, .recipe = ref_kernel_recipe(kernel), .workspace_bytes = workspace_bytes, .most = {most}};
+    snprintf(out.kernel, sizeof out.kernel, "%s", kernel);
+    return out;
+}
+
+/* Small cases are short: the kernels of any length would have none of them. */
+static void leave_out_short(struct attest_plan *plan)
+{
+    char why[256];
+    if (plan->forward_pass.num_kernels > 0) {
+        const struct forward_kernel *k = forward_kernels;
+        while (!is_general(k->most) || !k->takes(&plan->problem, why, sizeof why)) ++k;
+        plan->forward[0] = k;
+        plan->forward_pass = pass_by(k->name, k->most, 0);
+    }
+    if (plan->backward_pass.num_kernels > 0) {
+        enum { ALIGNMENT = ATTEST_WORKSPACE_ALIGNMENT };
+        const struct backward_kernel *k = backward_kernels;
+        while (!is_general(k->most) || !k->takes(&plan->problem, why, sizeof why)) ++k;
+        const size_t bytes = (k->workspace_bytes(&plan->problem) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        plan->backward[0] = k;
+        plan->backward_pass = pass_by(k->name, k->most, bytes);
+    }
+}
+
+enum attest_status kernels_plan(struct kernel_implementation *self, const struct attest_problem *p,
+                                enum attest_device device, enum attest_pass pass, struct kernel_run_plan *out)
+{
+    struct attest_problem on_device = *p;
+    struct attest_plan *made;
+    on_device.device = device;
+    const int major = device != ATTEST_SIM ? 0 : self->generation == SIM_SM_80 ? 8 : 9;
+    const enum attest_status status = attest_plan_create_for(&on_device, major, &made);
+    self->refused += status == ATTEST_UNSUPPORTED;
+    if (status != ATTEST_OK) return status;
+    struct attest_plan *const plan = &out->plan;
+    *plan = *made;
+    attest_plan_destroy(made);
+    if (self->is_general) leave_out_short(plan);
+    bool has_replaced = false;
+    for (int n = 0; n < plan->forward_pass.num_kernels; ++n) {
+        forward_launcher *const launcher = self->launchers.forward[plan->forward[n] - forward_kernels];
+        out->forward[n] = *plan->forward[n], plan->forward[n] = &out->forward[n];
+        if (launcher != NULL) out->forward[n].sim = out->forward[n].cuda = launcher, has_replaced = true;
+        self->implementation.recipe = plan->forward_pass.recipe;
+    }
+    for (int n = 0; n < plan->backward_pass.num_kernels; ++n) {
+        backward_launcher *const launcher = self->launchers.backward[plan->backward[n] - backward_kernels];
+        out->backward[n] = *plan->backward[n], plan->backward[n] = &out->backward[n];
+        if (launcher != NULL) out->backward[n].sim = out->backward[n].cuda = launcher, has_replaced = true;
+        self->implementation.backward_recipe = plan->backward_pass.recipe;
+    }
+    if (self->only_replaced && !has_replaced) return ATTEST_UNSUPPORTED;
+    out->workspace_bytes =
+        pass == ATTEST_BACKWARD ? plan->backward_pass.workspace_bytes : plan->forward_pass.workspace_bytes;
+    return ATTEST_OK;
+}
+
+/* ---- properties ---- */
+
+bool kernels_property(const struct property *property, int64_t work, struct property *out)
+{
+    static const uint64_t not_taken = FEATURE(FP8);
+    if (property->request.needs & not_taken) return false;
+    *out = *property;
+    out->request.forbids |= not_taken;
+    if (out->request.max_work == 0 || out->request.max_work > work) out->request.max_work = work;
+    return true;
+}
+
+static bool is_asked(const struct kernel_run *run, const struct property *property, struct property *asked)
+{
+    return property->request.backward == run->backward && kernels_property(property, run->work, asked);
+}
+
+static double larger(double a, double b) { return !(b <= a) ? b : a; }
+
+static void add_seen(struct kernel_tally *tally, const struct prop_context *seen)
+{
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+        tally->use[t] = larger(tally->use[t], seen->use[t]);
+        tally->judged[t] += seen->judged[t];
+        tally->proven[t] += seen->proven[t];
+    }
+}
+
+/* Until `cases` were not discarded, or patience ends. */
+static void run_property(const struct kernel_run *run, const struct property *property, int64_t cases, int place,
+                         struct kernel_tally *tally, FILE *out)
+{
+    enum { PATIENCE = 20 };
+    static struct check_result r;
+    const int64_t refused = run->self->refused;
+    int64_t ran = 0, first = run->first_case;
+    tally->asked[place] += cases;
+    while (ran < cases && first < run->first_case + PATIENCE * cases) {
+        const int64_t left = cases - ran;
+        check_run(property, &run->self->implementation, run->seed, first, left, &r);
+        ran += r.cases;
+        first += left;
+        add_seen(tally, &r.seen);
+        if (r.failure == 0) continue;
+        tally->failures += 1;
+        fprintf(out, "%s FAILS on %s, case %" PRId64 "; the smallest:\n  %s\n  %s (work %" PRId64 ")\n", property->name,
+                run->self->implementation.name, r.failing_case, r.message, r.line, run->work);
+        fflush(out);
+        break;
+    }
+    tally->ran[place] += ran;
+    tally->refused[place] += run->self->refused - refused;
+}
+
+void kernels_run(const struct kernel_run *run, struct kernel_tally *tally, FILE *out)
+{
+    struct property asked;
+    int64_t weights = 0, before = 0;
+    for (const struct property *p = properties; p->name != NULL; ++p)
+        weights += is_asked(run, p, &asked) ? p->weight : 0;
+    for (int i = 0; properties[i].name != NULL; ++i) {
+        if (!is_asked(run, &properties[i], &asked)) continue;
+        const int64_t after = before + asked.weight;
+        run_property(run, &asked, run->cases * after / weights - run->cases * before / weights, i, tally, out);
+        before = after;
+    }
+}
+
+void kernels_add(struct kernel_tally *to, const struct kernel_tally *from)
+{
+    for (int i = 0; i < KERNELS_MAX_PROPERTIES; ++i) {
+        to->asked[i] += from->asked[i];
+        to->ran[i] += from->ran[i];
+        to->refused[i] += from->refused[i];
+    }
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) {
+        to->use[t] = larger(to->use[t], from->use[t]);
+        to->judged[t] += from->judged[t];
+        to->proven[t] += from->proven[t];
+    }
+    to->failures += from->failures;
+}
+
+bool kernels_report(const struct kernel_tally *tally, const char *name, FILE *out)
+{
+    int64_t total = 0;
+    bool enough = true;
+    for (int i = 0; properties[i].name != NULL; ++i) {
+        if (tally->asked[i] == 0) continue;
+        const bool few = tally->ran[i] < tally->asked[i];
+        fprintf(out, "%-27s %6" PRId64 " cases", properties[i].name, tally->ran[i]);
+        if (tally->refused[i] > 0) fprintf(out, ", %" PRId64 " refused", tally->refused[i]);
+        fprintf(out, "%s\n", few ? ": TOO FEW" : "");
+        total += tally->ran[i];
+        enough &= !few;
+    }
+    fprintf(out, "%" PRId64 " cases on %s, %" PRId64 " failures; largest share of a bound:", total, name,
+            tally->failures);
+    for (int t = 0; t < REF_NUM_TENSORS; ++t)
+        if (tally->judged[t] > 0) fprintf(out, " %s %.3f", ref_tensor_names[t], tally->use[t]);
+    fprintf(out, "\n");
+    fflush(out);
+    return enough && total > 0 && tally->failures == 0;
+}
+
+/* ---- replay ---- */
+
+bool kernels_replay(const char *text, const struct implementation *self, int64_t work, FILE *out)
+{
+    struct replay_line line;
+    struct property asked;
+    char why[160];
+    if (!replay_parse(text, &line, why)) {
+        fprintf(out, "%s: %s\n", why, text);
+        return false;
+    }
+    const struct property *property = property_named(line.property);
+    if (property != NULL && kernels_property(property, work, &asked))
+        return check_replay(&asked, self, &line.choices, out);
+    fprintf(out, "no property of kernels: %s\n", line.property);
+    return false;
+}
+
+/* Quiet, unless it fails. */
+static bool passes(const char *text, property_check *check, const struct implementation *self, FILE *out)
+{
+    struct replay_line line;
+    char why[160], *said = NULL;
+    size_t length;
+    const struct property *named = replay_parse(text, &line, why) ? property_named(line.property) : NULL;
+    FILE *const listener = open_memstream(&said, &length);
+    if (listener == NULL) abort();
+    bool passed = named != NULL;
+    if (passed) {
+        struct property property = *named;
+        if (check != NULL) property.check = check;
+        passed = check_replay(&property, self, &line.choices, listener);
+    }
+    fclose(listener);
+    if (!passed) fprintf(out, "FAILS on %s: %s\n%s", self->name, text, said);
+    free(said);
+    return passed;
+}
+
+int kernels_corpus(const char *path, struct kernel_implementation *self, property_check *check, int *replayed,
+                   FILE *out)
+{
+    FILE *const f = fopen(path, "r");
+    static char text[CHECK_MAX_LINE];
+    int failed = 0;
+    *replayed = 0;
+    if (f == NULL) return -1;
+    while (fgets(text, sizeof text, f) != NULL) {
+        text[strcspn(text, "\n")] = '\0';
+        if (text[0] == '\0' || text[0] == '#') continue;
+        const int64_t refused = self->refused;
+        failed += !passes(text, check, &self->implementation, out);
+        *replayed += self->refused == refused;
+    }
+    fclose(f);
+    return failed;
+}

@@ -1,0 +1,121 @@
+/* kernels.h - the kernels of kernels/registry.h as implementations, on both machines. */
+#ifndef ATTEST_PROPTESTS_KERNELS_KERNELS_H
+#define ATTEST_PROPTESTS_KERNELS_KERNELS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kernels/registry.h"
+#include "kernels/sim/sim.h"
+#include "lib/plan.h"
+#include "lib/tensors.h"
+#include "proptests/properties/properties_list.h"
+
+enum { KERNELS_MAX = 16 };
+
+/* Launchers in place of the library's own, by place in the registry's tables; NULL: the library's. */
+struct kernel_launchers {
+    forward_launcher *forward[KERNELS_MAX];
+    backward_launcher *backward[KERNELS_MAX];
+    merge_launcher *merge;
+    merge_backward_launcher *merge_backward;
+};
+
+/* Any of them, to be cast from and to its own type. */
+typedef void kernel_launcher(void);
+
+/* Puts a launcher in the place of the kernel of that name. False: there is none. */
+bool kernels_replace(struct kernel_launchers *launchers, const char *kernel, kernel_launcher *launcher);
+
+/* The library's plans and calls. Each run is judged by the recipe of the kernel that its plan picked. */
+struct kernel_implementation {
+    struct implementation implementation; /* first: its functions find the rest by it */
+    struct kernel_launchers launchers;
+    enum sim_generation generation;       /* of the simulated GPU */
+    bool is_general;                      /* kernels for short sequences are left out: others run all problems */
+    bool only_replaced;                   /* problems that no kernel of `launchers` has a part in are refused */
+    int64_t refused;                      /* runs that the library answered UNSUPPORTED */
+};
+
+/* On the simulated GPU: each run with a seed and a policy of its own, made of the case. Its tensor cores are those of
+ * the generation, so bits are. `launchers` NULL: the library's. */
+struct kernel_implementation kernels_on_sim(const char *name, enum sim_generation generation,
+                                            const struct kernel_launchers *launchers);
+/* On the chip: each run on copies of the case's memory, guarded on both sides. */
+struct kernel_implementation kernels_on_cuda(const char *name, const struct kernel_launchers *launchers);
+
+/* With polynomials in place of approximate instructions, every kernel of the registry. */
+struct kernel_launchers kernels_sim_poly(void);
+struct kernel_launchers kernels_cuda_poly(void);
+
+/* A plan of the library with launchers in place, and room for one of its passes. */
+struct kernel_run_plan {
+    struct attest_plan plan;
+    struct forward_kernel forward[MAX_SHARES];
+    struct backward_kernel backward[MAX_SHARES];
+    size_t workspace_bytes;
+};
+
+/* Of a problem, but on `device`. Sets the recipes by which `self` is judged; counts what is refused. */
+enum attest_status kernels_plan(struct kernel_implementation *self, const struct attest_problem *p,
+                                enum attest_device device, enum attest_pass pass, struct kernel_run_plan *out);
+
+/* `property` as it is asked of kernels: without the features that none takes, with cases of at most `work`. False:
+ * nothing would be left of it. */
+bool kernels_property(const struct property *property, int64_t work, struct property *out);
+
+/* Checks in one dtype that no random case makes, of implementations in host memory: strides of 2^31 elements and more,
+ * infinite scores and sinks, the diagonal of seqused, merges of one state. Those of kernels_nan.c and kernels_scaled.c
+ * are among them. */
+int kernels_corners(const struct implementation *self, int32_t dtype, struct prop_context *context);
+int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context);
+int kernels_scaled(const struct implementation *self, int32_t dtype, struct prop_context *context);
+/* Gradients of rows of large scores, which take long and are asked apart. */
+int kernels_large(const struct implementation *self, int32_t dtype, struct prop_context *context);
+
+/* SMs of the simulated GPU that a problem is run on: 1 to 4, or 16. */
+unsigned kernels_sim_sms(const struct attest_problem *p);
+
+/* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. `only`: the name of the
+ * one that is asked, NULL: all. */
+int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
+                 struct prop_context *context);
+bool kernels_long_has(const char *name);
+
+struct kernel_run {
+    struct kernel_implementation *self;
+    bool backward;      /* properties of gradients, or of results */
+    int64_t cases;      /* over all properties of the pass, by weight; discarded ones do not count */
+    int64_t first_case;
+    uint64_t seed;
+    int64_t work;       /* most scores x head_dim of a case */
+};
+
+enum { KERNELS_MAX_PROPERTIES = 64 };
+
+/* What runs came to; zero to begin with. */
+struct kernel_tally {
+    /* Cases, by place in `properties`; those that the library has no kernel for come on top. */
+    int64_t asked[KERNELS_MAX_PROPERTIES], ran[KERNELS_MAX_PROPERTIES], refused[KERNELS_MAX_PROPERTIES];
+    int64_t failures;
+    double use[REF_NUM_TENSORS]; /* largest shares of bounds */
+    int64_t judged[REF_NUM_TENSORS], proven[REF_NUM_TENSORS]; /* as in struct prop_context */
+};
+
+/* Asks every property, adds to the tally, prints every failure with the line that replays it. */
+void kernels_run(const struct kernel_run *run, struct kernel_tally *tally, FILE *out);
+void kernels_add(struct kernel_tally *to, const struct kernel_tally *from);
+
+/* Prints for each property how many cases ran and were refused. Returns whether none failed and every property had its
+ * cases. */
+bool kernels_report(const struct kernel_tally *tally, const char *name, FILE *out);
+
+/* Replays a line of kernels_run, drawn with the same `work`. Returns whether it is one and passes. */
+bool kernels_replay(const char *line, const struct implementation *self, int64_t work, FILE *out);
+
+/* Asks the cases of a corpus again, each of its property, or of `check` unless that is NULL. Returns how many fail, -1
+ * where there is no such file; `replayed`: how many were not refused. */
+int kernels_corpus(const char *path, struct kernel_implementation *self, property_check *check, int *replayed,
+                   FILE *out);
+
+#endif

@@ -1,0 +1,345 @@
+/* kernels_corners.c - offsets of more than 31 bits, in address space that costs nothing until it is touched; infinite
+ * scores; the diagonal of seqused; dropout of one score in 65536; merges of one state. */
+#define _GNU_SOURCE /* anonymous mappings */
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "proptests/kernels/kernels.h"
+#include "proptests/properties/outcome.h"
+
+enum { DROPPING_SEED = 26826 }; /* the first 16 bits of its stream are 0 */
+enum { BATCH = 2, SEQLEN = 5, DIM = 8, SEQUENCE = SEQLEN * DIM };
+#define FAR ((INT64_C(1) << 31) + 16)
+
+/* Tensors of rows one behind the other; results from R_O on. */
+enum { R_Q, R_K, R_V, R_DOUT, R_O, R_DQ, R_DK, R_DV, NUM_ROWS };
+enum { RESULT_BYTES = (NUM_ROWS - R_O) * BATCH * SEQUENCE * 4 };
+
+/* Runs both passes of one head of BATCH sequences, `stride` apart in tensors at `memory`; copies results out. */
+static enum attest_status run(const struct implementation *self, int32_t dtype, char *memory, int64_t stride,
+                              char results[RESULT_BYTES])
+{
+    const int64_t element = (int64_t)ref_dtype_bytes(dtype), tensor = ((BATCH - 1) * stride + SEQUENCE) * element;
+    const struct attest_tensor rows = {dtype, 0, stride, DIM, DIM};
+    float lse[BATCH * SEQLEN];
+    char *at[NUM_ROWS];
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.batch = BATCH, p.seqlen_q = p.seqlen_k = SEQLEN;
+    p.num_heads_q = p.num_heads_kv = 1, p.head_dim = p.head_dim_v = DIM;
+    p.q = p.k = p.v = p.o = p.dout = p.dq = p.dk = p.dv = rows;
+    p.lse = (struct attest_tensor){ATTEST_FP32, 0, SEQLEN, 1, SEQLEN};
+    p.softmax_scale = 0.5f;
+    for (int t = 0; t < NUM_ROWS; ++t) {
+        at[t] = memory + t * tensor;
+        for (int64_t i = 0; i < BATCH * SEQUENCE; ++i)
+            ref_store(dtype, at[t], i / SEQUENCE * stride + i % SEQUENCE,
+                      t >= R_O ? NAN : family_normal(family_bits(1, (uint64_t)t, 0, i, 0, 0)));
+    }
+    a.forward.q = at[R_Q], a.forward.k = at[R_K], a.forward.v = at[R_V], a.forward.o = at[R_O], a.forward.lse = lse;
+    a.dout = at[R_DOUT], a.dq = at[R_DQ], a.dk = at[R_DK], a.dv = at[R_DV];
+    enum attest_status status = self->forward(self, &p, &a.forward);
+    if (status == ATTEST_OK) status = self->backward(self, &p, &a);
+    for (int t = R_O; t < NUM_ROWS; ++t)
+        for (int b = 0; b < BATCH; ++b, results += SEQUENCE * element)
+            memcpy(results, at[t] + b * stride * element, (size_t)(SEQUENCE * element));
+    return status;
+}
+
+static int far_strides(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    const size_t bytes = NUM_ROWS * (size_t)(FAR + SEQUENCE) * sizeof(float);
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char near[RESULT_BYTES] = {0}, far[RESULT_BYTES] = {0};
+    if (memory == MAP_FAILED) return fails(context, FAILS_LAW, "no address space of %zu bytes", bytes);
+    enum attest_status status = run(self, dtype, memory, SEQUENCE, near);
+    if (status == ATTEST_OK) status = run(self, dtype, memory, FAR, far);
+    munmap(memory, bytes);
+    if (status != ATTEST_OK) return fails(context, FAILS_STATUS, "far strides: %s", attest_last_error());
+    if (memcmp(near, far, sizeof near) != 0)
+        return fails(context, FAILS_O, "%s results depend on strides past 2^31", ref_dtype_name(dtype));
+    return TRIAL_PASSES;
+}
+
+/* ---- infinities ---- */
+
+enum { MOST_KEYS = 200 };
+
+/* Rows of one query and `keys` keys, one feature: q = 1, k = scores, v = 3. A sink of inf, or none. */
+static enum attest_status run_scores(const struct implementation *self, int32_t dtype, int64_t batch, int64_t keys,
+                                     const float *scores, bool has_sink, float *o, float *lse)
+{
+    const float sink = INFINITY;
+    float q[MOST_KEYS], k[MOST_KEYS], v[MOST_KEYS]; /* or numbers of 16 bits */
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.batch = batch, p.seqlen_q = 1, p.seqlen_k = keys, p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+    p.o = p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
+    p.q = (struct attest_tensor){dtype, 0, 1, 1, 1};
+    p.k = p.v = (struct attest_tensor){dtype, 0, keys, 1, 1};
+    p.softmax_scale = 1, p.has_sink = has_sink;
+    for (int64_t i = 0; i < batch * keys; ++i) {
+        ref_store(dtype, q, i, 1);
+        ref_store(dtype, k, i, scores[i]);
+        ref_store(dtype, v, i, 3);
+    }
+    a.q = q, a.k = k, a.v = v, a.o = o, a.lse = lse, a.sink = has_sink ? &sink : NULL;
+    return self->forward(self, &p, &a);
+}
+
+static int infinite_scores(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static const float scores[] = {INFINITY, 1, -INFINITY, -INFINITY, -INFINITY, 1}, one = 1;
+    float o[3], lse[3], o_one, lse_one;
+    if (run_scores(self, dtype, 3, 2, scores, false, o, lse) != ATTEST_OK ||
+        run_scores(self, dtype, 1, 1, &one, false, &o_one, &lse_one) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "infinite scores: %s", attest_last_error());
+    if (lse[0] != INFINITY || !isnan(o[0]))
+        return fails(context, FAILS_LSE, "a score of inf gives o = %g, lse = %g", (double)o[0], (double)lse[0]);
+    if (lse[1] != -INFINITY || !isnan(o[1]))
+        return fails(context, FAILS_LSE, "scores of -inf alone give o = %g, lse = %g", (double)o[1], (double)lse[1]);
+    if (o[2] != o_one || lse[2] != lse_one)
+        return fails(context, FAILS_O, "a score of -inf gives o = %g, lse = %g", (double)o[2], (double)lse[2]);
+    return TRIAL_PASSES;
+}
+
+/* More keys than two tiles have; all but one weigh nothing beside inf, a score or the sink. */
+static int infinity_among_many(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static const int places[] = {0, 70, MOST_KEYS - 1};
+    for (int n = 0; n < 4; ++n) {
+        const bool is_sink = n == 3;
+        float scores[MOST_KEYS], o = -1, lse = -1;
+        for (int j = 0; j < MOST_KEYS; ++j) scores[j] = j == 1 ? 200 : -300;
+        if (!is_sink) scores[places[n]] = INFINITY;
+        if (run_scores(self, dtype, 1, MOST_KEYS, scores, is_sink, &o, &lse) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "inf among many: %s", attest_last_error());
+        if (lse != INFINITY || (is_sink ? o != 0 : !isnan(o)))
+            return fails(context, FAILS_LSE, "%s of inf beside %d keys gives o = %g, lse = %g",
+                         is_sink ? "a sink" : "a score", MOST_KEYS, (double)o, (double)lse);
+    }
+    return TRIAL_PASSES;
+}
+
+/* One format, rows of q = 1 and -1 in turns: k = inf at one key gives scores of inf and, beside others of -1, -inf. */
+static int infinity_among_rows(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { ROWS = 70, KEYS = 100, PLACE = 50 };
+    float q[ROWS], k[KEYS], v[KEYS], o[ROWS], lse[ROWS]; /* or numbers of 16 bits */
+    double o_bound[ROWS], lse_bound[ROWS];
+    const struct ref_bound of_o = {.bound = o_bound}, of_lse = {.bound = lse_bound};
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.seqlen_q = ROWS, p.seqlen_k = KEYS, p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+    p.q = p.o = (struct attest_tensor){dtype, 0, ROWS, 1, 1};
+    p.k = p.v = (struct attest_tensor){dtype, 0, KEYS, 1, 1};
+    p.lse = (struct attest_tensor){ATTEST_FP32, 0, ROWS, 1, 1};
+    p.softmax_scale = 1;
+    for (int i = 0; i < ROWS; ++i) ref_store(dtype, q, i, i % 2 == 0 ? 1 : -1);
+    for (int j = 0; j < KEYS; ++j) ref_store(dtype, k, j, j == PLACE ? INFINITY : 1), ref_store(dtype, v, j, 3);
+    a.q = q, a.k = k, a.v = v, a.o = o, a.lse = lse;
+    if (self->forward(self, &p, &a) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "inf among rows: %s", attest_last_error());
+    /* That key weighs exactly 0 beside -1: the bounds are those of a problem without it. */
+    ref_store(dtype, k, PLACE, 1), --p.seqlen_k;
+    if (ref_bound_forward(&p, &a, self->recipe, &of_o, &of_lse, 1) != ATTEST_OK)
+        return fails(context, FAILS_ORACLE, "inf among rows: no bound");
+    for (int i = 0; i < ROWS; ++i) {
+        const double got = ref_load(dtype, o, i);
+        const bool is_three = fabs(got - 3) <= o_bound[i] && fabs(lse[i] - (log(KEYS - 1) - 1)) <= lse_bound[i];
+        const bool holds = i % 2 == 0 ? lse[i] == INFINITY && isnan(got) : is_three;
+        if (!holds) return fails(context, FAILS_LSE, "row %d of %d, with a key of inf, has o = %g, lse = %g", i, ROWS,
+                                 got, (double)lse[i]);
+    }
+    return TRIAL_PASSES;
+}
+
+enum { MOST_ROWS = 150, MOST_FEATURES = 33 };
+
+/* Rows of q = -1, a key of inf: its score is -inf, it weighs nothing, and so its gradients are 0 and those of the
+ * others numbers. Rows of a tile that are not there have scores of their own, 0 times inf, and so do rows that are not
+ * in use, whose dq is 0. All but the first feature is 0. */
+static int infinity_beyond(int rows, int keys, int features, const struct implementation *self, int32_t dtype,
+                           struct prop_context *context)
+{
+    enum { PLACE = 5, UNUSED = 3, NUMBERS = MOST_ROWS * MOST_FEATURES };
+    const int32_t used = rows;
+    static float q[NUMBERS], k[NUMBERS], v[NUMBERS], o[NUMBERS], dout[NUMBERS]; /* or 16 bits */
+    static float lse[MOST_ROWS], dq[NUMBERS], dk[NUMBERS], dv[NUMBERS];
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+    p.device = ATTEST_REFERENCE;
+    p.seqlen_q = rows + UNUSED, p.seqlen_k = keys, p.has_seqused_q = 1;
+    p.batch = p.num_heads_q = p.num_heads_kv = 1;
+    p.head_dim = p.head_dim_v = features;
+    p.q = p.o = p.dout = p.dq = (struct attest_tensor){dtype, 0, features, features, 1};
+    p.k = p.v = p.dk = p.dv = (struct attest_tensor){dtype, 0, features, features, 1};
+    p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
+    p.softmax_scale = 1;
+    for (int n = 0; n < NUMBERS; ++n) {
+        const bool is_first = n % features == 0;
+        ref_store(dtype, q, n, is_first ? -1 : 0), ref_store(dtype, dout, n, is_first ? 1 : 0);
+        ref_store(dtype, k, n, !is_first ? 0 : n == PLACE * features ? INFINITY : 1);
+        ref_store(dtype, v, n, is_first ? 3 : 0);
+    }
+    a.forward.q = q, a.forward.k = k, a.forward.v = v, a.forward.o = o, a.forward.lse = lse;
+    a.forward.seqused_q = &used;
+    a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
+    if (self->forward(self, &p, &a.forward) != ATTEST_OK || self->backward(self, &p, &a) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "inf beyond rows: %s", attest_last_error());
+    for (int n = 0; n < keys * features; ++n) {
+        const double of_k = ref_load(dtype, dk, n), of_v = ref_load(dtype, dv, n);
+        const bool holds = n / features == PLACE ? of_k == 0 && of_v == 0 : isfinite(of_k) && isfinite(of_v);
+        if (!holds)
+            return fails(context, FAILS_LAW, "%d rows, a key of inf: dk[%d][%d] = %g, dv = %g", rows, n / features,
+                         n % features, of_k, of_v);
+    }
+    for (int n = rows * features; n < (rows + UNUSED) * features; ++n)
+        if (!(ref_load(dtype, dq, n) == 0))
+            return fails(context, FAILS_LAW, "%d rows in use, a key of inf: dq[%d][%d] = %g", rows, n / features,
+                         n % features, ref_load(dtype, dq, n));
+    return TRIAL_PASSES;
+}
+
+static int infinity_beyond_rows(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static const struct lengths {
+        int rows, keys;
+    } lengths[] = {{20, 32}, {40, 64}, {70, 128}, {140, MOST_ROWS}};
+    int failure = TRIAL_PASSES;
+    for (size_t n = 0; failure == TRIAL_PASSES && n < 2 * sizeof lengths / sizeof *lengths; ++n)
+        failure = infinity_beyond(lengths[n / 2].rows, lengths[n / 2].keys, n % 2 ? MOST_FEATURES : 1, self, dtype,
+                                  context);
+    return failure;
+}
+
+/* Bottom-right and causal, as seqused says: with q = 0 a row's visible keys weigh 1 each, v = 2^j names them, and there
+ * is one, then two of them: every step is exact. */
+static int diagonal_of_used(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { ROWS = 3, KEYS = 6, USED_Q = 2, USED_K = 2 };
+    static const double want[ROWS] = {1, 1.5, 0};
+    float q[ROWS] = {0}, k[KEYS] = {0}, v[KEYS], o[ROWS]; /* or numbers of 16 bits */
+    const int32_t used_q = USED_Q, used_k = USED_K;
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    for (int j = 0; j < KEYS; ++j) ref_store(dtype, v, j, 1 << j);
+    for (int i = 0; i < ROWS; ++i) ref_store(dtype, o, i, -1);
+    p.device = ATTEST_REFERENCE;
+    p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1, p.seqlen_q = ROWS, p.seqlen_k = KEYS;
+    p.q = p.k = p.v = p.o = (struct attest_tensor){dtype, 0, KEYS, 1, 1};
+    p.softmax_scale = 1, p.window_right = 0, p.diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
+    p.has_seqused_q = p.has_seqused_k = 1;
+    a.q = q, a.k = k, a.v = v, a.o = o, a.seqused_q = &used_q, a.seqused_k = &used_k;
+    if (self->forward(self, &p, &a) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "the diagonal of seqused: %s", attest_last_error());
+    for (int i = 0; i < ROWS; ++i)
+        if (!(ref_load(dtype, o, i) == want[i]))
+            return fails(context, FAILS_O, "seqused: o[%d] = %g, not %g", i, ref_load(dtype, o, i), want[i]);
+    return TRIAL_PASSES;
+}
+
+/* One score, and dropout of one in 65536, with a seed that drops it and the next one. */
+static int rare_dropout(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    for (int dropped = 0; dropped < 2; ++dropped) {
+        const struct attest_tensor one = {dtype, 0, 1, 1, 1};
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+        float q = 0, v = 0, o = -1;
+        ref_store(one.dtype, &v, 0, 3);
+        p.device = ATTEST_REFERENCE;
+        p.batch = p.seqlen_q = p.seqlen_k = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.q = p.k = p.v = p.o = one, p.o.dtype = ATTEST_FP32;
+        p.softmax_scale = 1, p.dropout_p = 0x1p-16f, p.dropout_seed = dropped ? DROPPING_SEED : DROPPING_SEED + 1;
+        a.q = a.k = &q, a.v = &v, a.o = &o;
+        if (self->forward(self, &p, &a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "rare dropout: %s", attest_last_error());
+        if (dropped ? o != 0 : !(o > 3))
+            return fails(context, FAILS_O, "%s at 2^-16: o = %g", dropped ? "dropped" : "kept", (double)o);
+    }
+    return TRIAL_PASSES;
+}
+
+/* One state and an empty one: a copy, bit by bit. An lse of NaN is no empty state. */
+static int merges_of_one(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    (void)dtype; /* states are fp32 */
+    static const float first[] = {-0.0f, 1}, second[] = {2, 3}, lse_first = -0.0f;
+    const float *const o_states[] = {first, second};
+    for (int is_nan = 0; is_nan < 2; ++is_nan) {
+        const float lse_second = is_nan ? NAN : -INFINITY;
+        const float *const lse_states[] = {&lse_first, &lse_second};
+        struct attest_merge_args a = ATTEST_MERGE_ARGS_INIT;
+        float o[] = {-1, -1}, lse = -1;
+        a.device = ATTEST_REFERENCE;
+        a.num_states = 2, a.rows = 1, a.head_dim_v = 2, a.o_states = o_states, a.lse_states = lse_states;
+        a.o = o, a.lse = &lse;
+        if (self->merge(self, &a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "merge of one: %s", attest_last_error());
+        const bool is_copy = memcmp(o, first, sizeof o) == 0 && memcmp(&lse, &lse_first, sizeof lse) == 0;
+        if (is_nan ? !isnan(o[0]) || !isnan(o[1]) || !isnan(lse) : !is_copy)
+            return fails(context, FAILS_LAW, "merge with an lse of %g gives o = %g, %g, lse = %g", (double)lse_second,
+                         (double)o[0], (double)o[1], (double)lse);
+    }
+    return TRIAL_PASSES;
+}
+
+/* ---- one key ---- */
+
+/* Rows of one query, one feature, of which one key outweighs all others, and all values are the same: dp of each is
+ * delta, and dq is 0. one_query_backward_sm80 takes delta in two steps for it; other kernels are not asked: their dq is
+ * what rounding delta leaves. */
+static int one_key(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { ROWS = 8, KEYS = MOST_KEYS };
+    static const int64_t lengths[] = {20, KEYS};
+    for (int n = 0; n < 2; ++n) {
+        const int64_t keys = lengths[n];
+        float q[ROWS], o[ROWS], lse[ROWS], dout[ROWS], dq[ROWS];
+        static float k[ROWS * KEYS], v[ROWS * KEYS], dk[ROWS * KEYS], dv[ROWS * KEYS]; /* or numbers of 16 bits */
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+        p.device = ATTEST_REFERENCE;
+        p.batch = ROWS, p.seqlen_q = 1, p.seqlen_k = keys;
+        p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.q = p.o = p.dout = p.dq = (struct attest_tensor){dtype, 0, 1, 1, 1};
+        p.k = p.v = p.dk = p.dv = (struct attest_tensor){dtype, 0, keys, 1, 1};
+        p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
+        p.softmax_scale = 1;
+        for (int64_t i = 0; i < ROWS * keys; ++i) {
+            ref_store(dtype, k, i, i % keys == 7 ? 4 : -4);
+            ref_store(dtype, v, i, ref_round(dtype, family_normal(family_bits(3, ROLE_V, 0, i / keys, 0, 0))));
+        }
+        for (int64_t i = 0; i < ROWS; ++i) {
+            ref_store(dtype, q, i, 1);
+            ref_store(dtype, dout, i, ref_round(dtype, family_normal(family_bits(3, ROLE_DOUT, 0, i, 0, 0))));
+        }
+        a.forward.q = q, a.forward.k = k, a.forward.v = v, a.forward.o = o, a.forward.lse = lse;
+        a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
+        if (self->forward(self, &p, &a.forward) != ATTEST_OK || self->backward(self, &p, &a) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "one key of %lld: %s", (long long)keys, attest_last_error());
+        if (outcome_backward_recipe(self) != ref_kernel_recipe("one_query_backward_sm80")) return TRIAL_PASSES;
+        for (int64_t i = 0; i < ROWS; ++i)
+            if (!(ref_load(dtype, dq, i) == 0))
+                return fails(context, FAILS_LAW, "one key of %lld: dq[%lld] = %g", (long long)keys, (long long)i,
+                             ref_load(dtype, dq, i));
+    }
+    return TRIAL_PASSES;
+}
+
+int kernels_corners(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static int (*const corners[])(const struct implementation *, int32_t, struct prop_context *) = {
+        far_strides,          infinite_scores,  infinity_among_many, infinity_among_rows,
+        infinity_beyond_rows, diagonal_of_used, rare_dropout,        merges_of_one,
+        one_key,              kernels_nan,      kernels_scaled};
+    int failure = TRIAL_PASSES;
+    for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
+        failure = corners[i](self, dtype, context);
+    return failure;
+}

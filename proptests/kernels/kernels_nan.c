@@ -1,0 +1,167 @@
+/* kernels_nan.c - numbers that are none, or hardly: NaN beside rows that are not used, NaN in gradients, a sink of
+ * -inf, a mask of lowest numbers, NaN in values that dropout drops. */
+#include <math.h>
+
+#include "proptests/kernels/kernels.h"
+#include "proptests/properties/outcome.h"
+#include "reference/formats.h"
+#include "reference/oracle.h"
+
+/* One head of packed rows, two tiles of keys. */
+enum { ROWS = 70, DIM = 8, NUMBERS = ROWS * DIM };
+
+/* Tensors; results from R_O on. */
+enum { R_Q, R_K, R_V, R_DOUT, R_O, R_DQ, R_DK, R_DV, NUM_ROWS };
+static const char *const names[] = {"q", "k", "v", "dout", "o", "dq", "dk", "dv"};
+
+struct head {
+    float rows[NUM_ROWS][NUMBERS]; /* of any format */
+    float lse[ROWS];
+    struct attest_problem p;
+    struct attest_backward_args a;
+};
+
+/* Inputs are N(0, 1), results NaN. */
+static void prepare(struct head *h, int32_t dtype, bool backward)
+{
+    const struct attest_tensor rows = {dtype, 0, NUMBERS, DIM, DIM};
+    h->p = (struct attest_problem)ATTEST_PROBLEM_INIT, h->a = (struct attest_backward_args)ATTEST_BACKWARD_ARGS_INIT;
+    h->p.device = ATTEST_REFERENCE;
+    h->p.batch = h->p.num_heads_q = h->p.num_heads_kv = 1, h->p.seqlen_q = h->p.seqlen_k = ROWS;
+    h->p.head_dim = h->p.head_dim_v = DIM, h->p.softmax_scale = 0.5f;
+    h->p.q = h->p.k = h->p.v = h->p.o = rows;
+    h->p.lse = (struct attest_tensor){ATTEST_FP32, 0, ROWS, 1, ROWS};
+    if (backward) h->p.dout = h->p.dq = h->p.dk = h->p.dv = rows;
+    for (int t = 0; t < NUM_ROWS; ++t)
+        for (int64_t i = 0; i < NUMBERS; ++i)
+            ref_store(dtype, h->rows[t], i, t >= R_O ? NAN : family_normal(family_bits(2, (uint64_t)t, 0, i, 0, 0)));
+    for (int i = 0; i < ROWS; ++i) h->lse[i] = NAN;
+    h->a.forward.q = h->rows[R_Q], h->a.forward.k = h->rows[R_K], h->a.forward.v = h->rows[R_V];
+    h->a.forward.o = h->rows[R_O], h->a.forward.lse = h->lse, h->a.dout = h->rows[R_DOUT];
+    h->a.dq = h->rows[R_DQ], h->a.dk = h->rows[R_DK], h->a.dv = h->rows[R_DV];
+}
+
+/* The first key's v is NaN in feature 0, and in the second round the sink, too: used rows feel it, the others of the
+ * same tile are zero. */
+static int unused_rows_are_zero(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static struct head h;
+    const int32_t used = 10;
+    const float sink = NAN;
+    for (int has_sink = 0; has_sink < 2; ++has_sink) {
+        prepare(&h, dtype, false);
+        ref_store(dtype, h.rows[R_V], 0, NAN);
+        h.p.has_seqused_q = 1, h.a.forward.seqused_q = &used, h.p.has_sink = has_sink, h.a.forward.sink = &sink;
+        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "rows not used: %s", attest_last_error());
+        for (int i = 0; i < NUMBERS; ++i) {
+            const double o = ref_load(dtype, h.rows[R_O], i);
+            const bool is_nan = has_sink || i % DIM == 0;
+            if (i / DIM < used ? isnan(o) != is_nan : o != 0)
+                return fails(context, FAILS_O, "%d rows used: o[%d][%d] = %g", used, i / DIM, i % DIM, o);
+        }
+    }
+    return TRIAL_PASSES;
+}
+
+/* Whether the gradients are NaN where the oracle's are. */
+static int compare_nan(const struct head *h, int32_t dtype, int spoiled, double want[3][NUMBERS],
+                       struct prop_context *context)
+{
+    for (int t = 0; t < 3; ++t)
+        for (int i = 0; i < NUMBERS; ++i) {
+            const double got = ref_load(dtype, h->rows[R_DQ + t], i);
+            if (isnan(got) != isnan(want[t][i]))
+                return fails(context, FAILS_LAW, "a NaN in %s of %s: %s[%d][%d] = %g, not %g", names[spoiled],
+                             ref_dtype_name(dtype), names[R_DQ + t], i / DIM, i % DIM, got, want[t][i]);
+        }
+    return TRIAL_PASSES;
+}
+
+/* Causal, full, and with some rows not in use. */
+static int nan_is_felt_in_gradients(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static struct head h;
+    static double want[3][NUMBERS];
+    const struct ref_backward oracle = {.dq = want[0], .dk = want[1], .dv = want[2]};
+    const int32_t used_q = 66, used_k = 68;
+    int failure = TRIAL_PASSES;
+    for (int n = 0; n < 12 && failure == TRIAL_PASSES; ++n) {
+        prepare(&h, dtype, true);
+        if (n < 4) h.p.window_right = 0, h.p.diag_kind = ATTEST_DIAG_TOP_LEFT;
+        h.p.has_seqused_q = h.p.has_seqused_k = n >= 8;
+        h.a.forward.seqused_q = &used_q, h.a.forward.seqused_k = &used_k;
+        ref_store(dtype, h.rows[n % 4], 40 * DIM + 3, NAN);
+        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK || self->backward(self, &h.p, &h.a) != ATTEST_OK ||
+            ref_backward(&h.p, &h.a, NULL, &oracle, 1) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "NaN in gradients: %s", attest_last_error());
+        failure = compare_nan(&h, dtype, n % 4, want, context);
+    }
+    return failure;
+}
+
+/* No row sees a key, the sink is -inf: rows are all sink, whose gradient is the sum of dlse. */
+static int sink_of_nothing(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static struct head h;
+    static float dlse[ROWS];
+    const int32_t used = 0;
+    const float sink = -INFINITY;
+    for (int i = 0; i < ROWS; ++i) dlse[i] = 2;
+    float dsink = NAN;
+    prepare(&h, dtype, true);
+    h.p.has_seqused_k = 1, h.a.forward.seqused_k = &used, h.p.has_sink = 1, h.a.forward.sink = &sink;
+    h.p.dlse = h.p.lse, h.a.dlse = dlse, h.a.dsink = &dsink;
+    if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK || self->backward(self, &h.p, &h.a) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "a sink of -inf: %s", attest_last_error());
+    if (dsink != 2 * ROWS)
+        return fails(context, FAILS_LAW, "%s: a sink of -inf alone has dsink = %g", ref_dtype_name(dtype),
+                     (double)dsink);
+    return TRIAL_PASSES;
+}
+
+/* A bias of the lowest number, bf16's in fp32, on every score, which is 0: the mean of v, 2, as in any precision. */
+static int lowest_biases(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    const double lowest = dtype == ATTEST_FP16 ? -65504 : -0x1.fep127;
+    static struct head h;
+    static float bias[ROWS]; /* of any format */
+    prepare(&h, dtype, false);
+    for (int i = 0; i < NUMBERS; ++i) ref_store(dtype, h.rows[R_V], i, 2), ref_store(dtype, h.rows[R_Q], i, 0);
+    for (int i = 0; i < ROWS; ++i) ref_store(dtype, bias, i, lowest);
+    h.p.bias = (struct attest_score_tensor){.dtype = dtype, .seqlen_k = 1}, h.a.forward.bias = bias;
+    if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "lowest biases: %s", attest_last_error());
+    for (int i = 0; i < NUMBERS; ++i)
+        if (ref_load(dtype, h.rows[R_O], i) != 2)
+            return fails(context, FAILS_O, "lowest biases: o[%d] = %g", i, ref_load(dtype, h.rows[R_O], i));
+    return TRIAL_PASSES;
+}
+
+/* One query row, and a NaN in feature 0 of one value after the other: all are seen, whichever dropout drops. */
+static int dropped_values_are_felt(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static struct head h;
+    for (int key = 0; key < 12; ++key) {
+        prepare(&h, dtype, false);
+        ref_store(dtype, h.rows[R_V], key * DIM, NAN);
+        h.p.seqlen_q = 1, h.p.dropout_p = 0.5f;
+        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "dropped values: %s", attest_last_error());
+        for (int x = 0; x < DIM; ++x)
+            if (isnan(ref_load(dtype, h.rows[R_O], x)) != (x == 0))
+                return fails(context, FAILS_O, "a NaN in v[%d][0]: o[0][%d] = %g", key, x,
+                             ref_load(dtype, h.rows[R_O], x));
+    }
+    return TRIAL_PASSES;
+}
+
+int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static int (*const checks[])(const struct implementation *, int32_t, struct prop_context *) = {
+        unused_rows_are_zero, nan_is_felt_in_gradients, sink_of_nothing, lowest_biases, dropped_values_are_felt};
+    int failure = TRIAL_PASSES;
+    for (size_t i = 0; i < sizeof checks / sizeof *checks && failure == TRIAL_PASSES; ++i)
+        failure = checks[i](self, dtype, context);
+    return failure;
+}
