@@ -21,28 +21,69 @@ typedef int backward_launcher(const struct backward_params *params, void *stream
 typedef int merge_launcher(const struct merge_params *params, void *stream);
 typedef int merge_backward_launcher(const struct merge_backward_params *params, void *stream);
 
-/* `takes` asks for formats and features, `most` for lengths. Where a problem's sequences differ in length, several
- * kernels share it: each computes those that fit into its lengths and into none of the kernels' before it, so that the
- * kernel of a sequence, and the bits of its results, do not depend on the sequences around it. */
+/* What a problem may have that a kernel does not compute, one bit each. */
+enum kernel_feature {
+    KERNEL_BIAS = 1 << 0,
+    KERNEL_MASK = 1 << 1,
+    KERNEL_BLOCK_MASK = 1 << 2,
+    KERNEL_ALIBI = 1 << 3,
+    KERNEL_SINK = 1 << 4,
+    KERNEL_SOFTCAP = 1 << 5,
+    KERNEL_DROPOUT = 1 << 6,
+    KERNEL_WINDOW = 1 << 7,
+    KERNEL_NEGATIVE_SCALE = 1 << 8,
+    KERNEL_GROUP = 1 << 9,        /* several query heads to a KV head */
+    KERNEL_LARGE_GROUP = 1 << 10, /* more than KERNEL_MOST_GROUP of them */
+    KERNEL_DELTA = 1 << 11,
+    KERNEL_EXTERNAL_LSE = 1 << 12,
+    KERNEL_DLSE = 1 << 13,
+    KERNEL_DBIAS = 1 << 14
+};
+enum { KERNEL_MOST_GROUP = 8 };
+
+/* Tensors whose format must be that of q, one bit each. */
+enum kernel_tensor {
+    KERNEL_K = 1 << 0,
+    KERNEL_V = 1 << 1,
+    KERNEL_O = 1 << 2,
+    KERNEL_DOUT = 1 << 3,
+    KERNEL_DQ = 1 << 4,
+    KERNEL_DK = 1 << 5,
+    KERNEL_DV = 1 << 6
+};
+
+/* The problems that a row is picked for. Of head_dim and head_dim_v the larger one counts. */
+struct kernel_reach {
+    uint32_t formats; /* of q: 1 << ATTEST_FP32 and so on */
+    uint32_t alike;   /* enum kernel_tensor */
+    uint32_t lacks;   /* enum kernel_feature */
+    int32_t least_dim, most_dim; /* most_dim 0: any */
+    int32_t workspace_terms;     /* fp32 numbers a row and query head */
+};
+
+/* Whether a checked problem is among them; else why not, as a sentence. */
+bool kernel_takes(const struct kernel_reach *reach, const struct attest_problem *p, char *why, size_t why_bytes);
+
+/* Where a problem's sequences differ in length, several kernels share it: each computes those that fit into its
+ * lengths, `most`, and into none of the rows' before it, so that the kernel of a sequence, and the bits of its results,
+ * do not depend on the sequences around it. A kernel with a launch of its own for some problems has a row for each. */
 struct forward_kernel {
     const char *name; /* ref_kernel_recipe of it says where it rounds */
-    /* Whether it takes sequences of a checked problem; else why not, as a sentence. */
-    bool (*takes)(const struct attest_problem *p, char *why, size_t why_bytes);
-    forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
+    struct kernel_reach reach;
     struct lengths most;
-    const char *shared_recipe; /* covers the kernels before it, too */
+    forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
+    const char *shared_recipe;    /* covers the kernels before it, too */
     int only_major; /* of the compute capability of GPUs that have its instructions: left out on others. 0: any */
 };
 
 struct backward_kernel {
     const char *name; /* as above */
-    bool (*takes)(const struct attest_problem *p, char *why, size_t why_bytes);
-    size_t (*workspace_bytes)(const struct attest_problem *p);
-    backward_launcher *sim, *cuda;
+    struct kernel_reach reach;
     struct lengths most;
+    backward_launcher *sim, *cuda;
     const char *shared_recipe;
+    int only_major;   /* as above */
     int shared_bytes; /* that a CTA must be able to have: left out on GPUs that have less. What any has: 0 */
-    int only_major; /* as above */
 };
 
 struct merge_kernel {
@@ -54,6 +95,9 @@ struct merge_backward_kernel {
     const char *name; /* as above */
     merge_backward_launcher *sim, *cuda;
 };
+
+/* Bytes of workspace that such a problem needs. */
+size_t kernel_workspace_bytes(const struct kernel_reach *reach, const struct attest_problem *p);
 
 /* Each ends with name == NULL, after kernels that take any lengths. */
 extern const struct forward_kernel forward_kernels[];

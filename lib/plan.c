@@ -64,7 +64,7 @@ static bool pick_forward(struct attest_plan *plan, int major)
     char why[256] = "there is none";
     for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || is_covered(pass, k->most)) continue;
-        if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
+        if (!has_share(p, k->most) || !kernel_takes(&k->reach, p, why, sizeof why)) continue;
         plan->forward[pass->num_kernels] = k;
         add_share(pass, k->name, k->most);
         if (!has_all(p, k->most)) continue;
@@ -88,8 +88,8 @@ static bool pick_backward(struct attest_plan *plan, int major)
     for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || k->shared_bytes > shared_bytes) continue;
         if (is_covered(pass, k->most)) continue;
-        if (!has_share(p, k->most) || !k->takes(p, why, sizeof why)) continue;
-        const size_t bytes = round_up(k->workspace_bytes(p));
+        if (!has_share(p, k->most) || !kernel_takes(&k->reach, p, why, sizeof why)) continue;
+        const size_t bytes = round_up(kernel_workspace_bytes(&k->reach, p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
         plan->backward[pass->num_kernels] = k;
         add_share(pass, k->name, k->most);
