@@ -37,12 +37,13 @@ static bool has_format(uint32_t formats, int32_t dtype, char *why, size_t bytes)
         const char *name;
     } known[] = {{ATTEST_FP32, "fp32"}, {ATTEST_FP16, "fp16"}, {ATTEST_BF16, "bf16"}};
     char names[32] = "";
-    for (int n = 2, left = 0; n >= 0; --n) { /* from the last one, which "or" stands before */
+    int left = 0;
+    for (int n = 0; n < 3; ++n) left += formats >> known[n].dtype & 1;
+    for (int n = 0; n < 3; ++n) {
         if (!(formats >> known[n].dtype & 1)) continue;
-        char longer[sizeof names];
-        snprintf(longer, sizeof longer, "%s%s%s", known[n].name, left == 0 ? "" : left == 1 ? " or " : ", ", names);
-        memcpy(names, longer, sizeof names);
-        ++left;
+        strcat(names, known[n].name); /* three names of four letters, ", " and " or " at most */
+        --left;
+        strcat(names, left == 0 ? "" : left == 1 ? " or " : ", ");
     }
     return (dtype >= 0 && dtype < 32 && formats >> dtype & 1) ||
            refuse(why, bytes, "q.dtype = %d, but must be %s", dtype, names);
