@@ -77,6 +77,25 @@ check_version() { # MAJOR MINOR PATCH WANT
     same "header $1.$2.$3 with library 0.1.0" "$said" "$4"
 }
 
+# The lines of C that README.md shows, as the body of a function, on the simulated GPU. All keys are equal and all values
+# are 1, so every number of o must be 1, 0x3f80 in bf16.
+check_readme() {
+    local said
+    {
+        printf '%s\n' '#include <attest.h>' '#include <stdio.h>' '#include <stdlib.h>'
+        echo 'static int run(const void *q, const void *k, const void *v, void *o, void *stream) {'
+        sed -n '/^```c$/,/^```$/{/^```/d; s/= ATTEST_CUDA;/= ATTEST_SIM;/; p}' README.md
+        printf '%s\n' 'attest_plan_destroy(plan); return 0; }' 'int main(void) {' \
+            'enum { COUNT = 4 * 128 * 8 * 64 };' 'static uint16_t zero[COUNT], one[COUNT], o[COUNT];' \
+            'for (int i = 0; i < COUNT; ++i) one[i] = 0x3f80;' 'if (run(zero, zero, one, o, NULL) != 0) return 2;' \
+            'for (int i = 0; i < COUNT; ++i) if (o[i] != 0x3f80) return 1;' 'return 0; }'
+    } >"$TEST_TMPDIR/readme.c"
+    gcc -std=c11 -Wall -Wextra -Werror "$TEST_TMPDIR/readme.c" -o "$TEST_TMPDIR/readme" -I"$prefix/include" \
+        -L"$prefix/lib" -lattest -Wl,-rpath,"$prefix/lib"
+    said=$("$TEST_TMPDIR/readme" || echo "status $?")
+    same "README.md's lines of C" "$said" ""
+}
+
 # One sentence, exit status 2, nothing written.
 check_refused() { # WANT ARGUMENTS...
     local want=$1 got
@@ -95,6 +114,7 @@ fi
 check_names
 check_files
 check_programs
+check_readme
 check_version 0 2 0 "example: compiled for attest 0.2.0, but the library is 0.1.0
 status 2"
 check_version 1 0 0 "example: compiled for attest 1.0.0, but the library is 0.1.0

@@ -1,9 +1,9 @@
 #!/bin/bash
-# README's ways to use the library, word for word: readme_test.sh gcc|bazel CUDA_ROOT
+# The ways of lib/install.md to use the library, word for word: readme_test.sh gcc|bazel CUDA_ROOT
 set -eu
-readme=$PWD/README.md
+install_md=$PWD/lib/install.md
 defs=$PWD/ci/defs.bzl
-root=$(dirname "$(readlink -f "$readme")")
+root=$(dirname "$(dirname "$(readlink -f "$install_md")")")
 cuda_root=${2:-}
 cd "$TEST_TMPDIR"
 
@@ -11,8 +11,8 @@ cd "$TEST_TMPDIR"
 block() {
     awk -v start="$1" 'index($0, start) == 1 { found = 1 }
         found && /^```/ { if (inside) exit; inside = 1; next }
-        inside' "$readme" >"$2"
-    [ -s "$2" ] || { echo "README.md has no code block after '$1'"; exit 1; }
+        inside' "$install_md" >"$2"
+    [ -s "$2" ] || { echo "lib/install.md has no code block after '$1'"; exit 1; }
 }
 
 # Flags that change results or findings are those of ci/defs.bzl.
@@ -20,7 +20,7 @@ check_flags() {
     local flag missing=0
     for flag in $(awk '/^_?[A-Z]+_FLAGS = \[/, /^\]/' "$defs" | sed -n 's/^ *"\(-[^"]*\)".*/\1/p' |
         grep -vE 'no-sanitize|profile-update|-Xcompiler'); do
-        grep -qF -e " $flag" commands || { echo "README's commands lack $flag"; missing=1; }
+        grep -qF -e " $flag" commands || { echo "the commands of lib/install.md lack $flag"; missing=1; }
     done
     return $missing
 }
@@ -33,14 +33,14 @@ check_program() {
 }
 
 by_gcc() {
-    block "### Without Bazel" commands
+    block "## Without Bazel" commands
     check_flags
     mkdir attest
     cp -r "$root"/{lib,reference,kernels} attest
     export PATH=${cuda_root:+$cuda_root/bin:}/usr/bin:/bin
     local started=$SECONDS TIMEFORMAT="%0U + %0S" seconds processor bytes
     { time (cd attest && bash -eu ../commands 2>&3); } 3>&2 2>processor ||
-        { echo "README's commands failed"; return 1; }
+        { echo "the commands of lib/install.md failed"; return 1; }
     seconds=$((SECONDS - started))
     processor=$(($(cat processor)))
     check_program attest/out/example
@@ -63,7 +63,7 @@ builds() { # CUDA_HOME TARGET
 by_bazel() {
     mkdir -p mine/third_party
     ln -s "$root" mine/third_party/attest
-    block "### In another Bazel workspace" mine/WORKSPACE
+    block "## In another Bazel workspace" mine/WORKSPACE
     block "and in a BUILD file," mine/BUILD
     sed 's/#include "attest.h"/#include <attest.h>/' "$root/lib/example.c" >mine/program.c
     cd mine
