@@ -3,6 +3,7 @@
 #include "proptests/emulations/emulate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "proptests/emulations/emulate_formats.h"
@@ -41,6 +42,13 @@ const struct implementation *emulation_named(const char *name)
     for (const struct implementation *e = emulations; e->name; ++e)
         if (strcmp(e->name, name) == 0) return e;
     return NULL;
+}
+
+void computed_by(struct computed *how, const struct attest_recipe *recipe)
+{
+    how->recipe = *recipe;
+    how->recipe.name = NULL;
+    snprintf(how->by, sizeof how->by, "%s", recipe->name != NULL ? recipe->name : "");
 }
 
 enum attest_status emulate_merge(const struct implementation *self, const struct attest_merge_args *a)
@@ -212,8 +220,9 @@ static void forward_head(const struct head *head)
 }
 
 enum attest_status emulate_forward(const struct implementation *self, const struct attest_problem *p,
-                                   const struct attest_forward_args *a)
+                                   const struct attest_forward_args *a, struct computed *how)
 {
+    computed_by(how, self->recipe);
     for (int64_t b = 0; b < p->batch; ++b) {
         for (int64_t h = 0; h < p->num_heads_q; ++h) {
             const struct head head = head_of(self, p, a, b, h);

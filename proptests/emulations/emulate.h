@@ -7,20 +7,27 @@
 #define ATTEST_PROPTESTS_EMULATIONS_EMULATE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "lib/attest.h"
+
+/* How a run computed its results. A copy, with a name of its own: a plug-in's may end with its plan. */
+struct computed {
+    struct attest_recipe recipe; /* by which they are judged; its own `name` is NULL */
+    char by[64];                 /* the recipe's name, which of kernels is the kernel's */
+};
+void computed_by(struct computed *how, const struct attest_recipe *recipe);
 
 /* A way to compute attention: the thing under test. All return an attest_status. */
 struct implementation {
     const char *name;
-    const struct attest_recipe *recipe; /* NULL: judged by the oracle's own bound */
-    /* of gradients; NULL: the same. A run may set both: bounds follow it */
-    const struct attest_recipe *backward_recipe;
+    const struct attest_recipe *recipe; /* what an emulation does; NULL: each run says what it did */
     int mutant;                         /* 0: honest; see mutants.h */
+    /* Runs that return ATTEST_OK have filled in `how`. Both NULL: the oracle, judged by its own bound. */
     enum attest_status (*forward)(const struct implementation *self, const struct attest_problem *p,
-                                  const struct attest_forward_args *a);
+                                  const struct attest_forward_args *a, struct computed *how);
     enum attest_status (*backward)(const struct implementation *self, const struct attest_problem *p,
-                                   const struct attest_backward_args *a);
+                                   const struct attest_backward_args *a, struct computed *how);
     enum attest_status (*merge)(const struct implementation *self, const struct attest_merge_args *a); /* host memory */
     enum attest_status (*merge_backward)(const struct implementation *self,
                                          const struct attest_merge_backward_args *a); /* NULL: the library's */
@@ -30,6 +37,8 @@ struct implementation {
     bool is_unkind;  /* an emulation that errs as far as its recipe lets it: head_exp, struct unit */
     bool is_partial; /* may answer UNSUPPORTED: such a case does not count */
 };
+
+static inline bool is_oracle(const struct implementation *self) { return self->forward == NULL; }
 
 enum { EMULATE_MAX_TILE_K = 128 };
 
@@ -42,8 +51,8 @@ const struct implementation *emulation_named(const char *name); /* NULL if there
 
 /* Arguments are trusted: lib/check.h has seen them. Errors: OUT_OF_MEMORY. */
 enum attest_status emulate_forward(const struct implementation *self, const struct attest_problem *p,
-                                   const struct attest_forward_args *a);
+                                   const struct attest_forward_args *a, struct computed *how);
 enum attest_status emulate_backward(const struct implementation *self, const struct attest_problem *p,
-                                    const struct attest_backward_args *a);
+                                    const struct attest_backward_args *a, struct computed *how);
 
 #endif

@@ -526,8 +526,9 @@ static void run(struct gradients *g, struct keys *keys, const struct implementat
 }
 
 enum attest_status emulate_backward(const struct implementation *self, const struct attest_problem *p,
-                                    const struct attest_backward_args *a)
+                                    const struct attest_backward_args *a, struct computed *how)
 {
+    computed_by(how, self->recipe);
     struct gradients g = {.a = a, .head = {.self = self, .p = p, .a = &a->forward}};
     const int64_t counts[] = {p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim_v, p->seqlen_q, p->seqlen_q,
                               p->seqlen_q, p->seqlen_q, p->seqlen_q * p->head_dim, p->seqlen_q * p->head_dim,

@@ -25,6 +25,7 @@ static struct judged run_as(const struct implementation *e, const char *by, int3
 {
     struct prop_case c;
     struct judged judged;
+    struct computed how;
     struct ref_bound bounds[REF_NUM_TENSORS];
     memset(bounds, 0, sizeof bounds);
     long_case(&c, FAMILY_MEAN, 1, dtype, 1024, 1);
@@ -36,8 +37,8 @@ static struct judged run_as(const struct implementation *e, const char *by, int3
                                        .bias = case_doubles(&c, count)};
     case_reset_outputs(&c);
     cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &oracle, 0), ATTEST_OK);
-    cr_assert_eq(e->forward(e, &c.p, &c.a.forward), ATTEST_OK);
-    cr_assert_eq(e->backward(e, &c.p, &c.a), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c.p, &c.a.forward, &how), ATTEST_OK);
+    cr_assert_eq(e->backward(e, &c.p, &c.a, &how), ATTEST_OK);
     cr_assert_eq(ref_bound_backward(&c.p, &c.a, ref_kernel_recipe(by), bounds, 0), ATTEST_OK);
     judge(&c, REF_DQ, c.a.dq, oracle.dq, bounds, &judged.dq);
     judge(&c, REF_DK, c.a.dk, oracle.dk, bounds, &judged.dk);

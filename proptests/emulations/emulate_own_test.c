@@ -82,6 +82,7 @@ static struct judged judge(const struct setting *set, const struct implementatio
     draw(&c, set);
     case_lay_out(&c);
     case_reset_outputs(&c);
+    struct computed how;
     memset(bounds, 0, sizeof bounds);
     for (int t = 0; t < TENSORS; ++t) {
         const int64_t count = case_count(&c, ids[t]);
@@ -93,8 +94,8 @@ static struct judged judge(const struct setting *set, const struct implementatio
     const void *const got[TENSORS] = {c.a.forward.o, c.a.forward.lse, c.a.dq, c.a.dk, c.a.dv};
     cr_assert_eq(ref_forward(&c.p, &c.a.forward, &forward, 1), ATTEST_OK);
     cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &backward, 1), ATTEST_OK);
-    cr_assert_eq(e->forward(e, &c.p, &c.a.forward), ATTEST_OK);
-    cr_assert_eq(e->backward(e, &c.p, &c.a), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c.p, &c.a.forward, &how), ATTEST_OK);
+    cr_assert_eq(e->backward(e, &c.p, &c.a, &how), ATTEST_OK);
     cr_assert_eq(ref_bound_forward(&c.p, &c.a.forward, by, &bounds[REF_O], &bounds[REF_LSE], 1), ATTEST_OK);
     cr_assert_eq(ref_bound_backward(&c.p, &c.a, by, bounds, 1), ATTEST_OK);
     for (int t = 0; t < TENSORS; ++t) {

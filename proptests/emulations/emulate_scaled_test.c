@@ -111,10 +111,11 @@ static void judge(struct prop_case *c, const struct implementation *e, const cha
                                     .bias = case_doubles(c, count)};
     }
     const struct ref_backward results = {.dq = oracle[0], .dk = oracle[1], .dv = oracle[2]};
+    struct computed how;
     const void *const got[GRADIENTS] = {c->a.dq, c->a.dk, c->a.dv};
     cr_assert_eq(ref_backward(&c->p, &c->a, NULL, &results, 1), ATTEST_OK);
-    cr_assert_eq(e->forward(e, &c->p, &c->a.forward), ATTEST_OK);
-    cr_assert_eq(e->backward(e, &c->p, &c->a), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c->p, &c->a.forward, &how), ATTEST_OK);
+    cr_assert_eq(e->backward(e, &c->p, &c->a, &how), ATTEST_OK);
     cr_assert_eq(ref_bound_backward(&c->p, &c->a, ref_kernel_recipe(by), bounds, 1), ATTEST_OK);
     for (int t = 0; t < GRADIENTS; ++t)
         ref_judge(&c->p, &c->a.forward, tensors[t], got[t], oracle[t], &bounds[tensors[t]], 1, &reports[t]);
@@ -314,8 +315,9 @@ static struct ref_report judge_o(struct prop_case *c, const struct implementatio
                                     .sigma = case_doubles(c, count),
                                     .bias = case_doubles(c, count)};
     const struct ref_forward results = {.o = oracle};
+    struct computed how;
     cr_assert_eq(ref_forward(&c->p, &c->a.forward, &results, 1), ATTEST_OK);
-    cr_assert_eq(e->forward(e, &c->p, &c->a.forward), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c->p, &c->a.forward, &how), ATTEST_OK);
     cr_assert_eq(ref_bound_forward(&c->p, &c->a.forward, ref_kernel_recipe(by), &bound, NULL, 1), ATTEST_OK);
     ref_judge(&c->p, &c->a.forward, REF_O, c->a.forward.o, oracle, &bound, 1, &report);
     case_free(c);
@@ -421,11 +423,11 @@ Test(emulate_scaled, roundings_of_weights_are_nearly_all_of_the_bound)
 /* ---- gradients by a delta from such an o ---- */
 
 static enum attest_status scaled_forward(const struct implementation *self, const struct attest_problem *p,
-                                         const struct attest_forward_args *a)
+                                         const struct attest_forward_args *a, struct computed *how)
 {
     (void)self;
     const struct implementation *const scaled = emulation_named("portable-scaled");
-    return scaled->forward(scaled, p, a);
+    return scaled->forward(scaled, p, a, how);
 }
 
 /* o of short_forward_sm90_scaled, gradients of backward: values of half a step of the subnormals beside one of 2^20,

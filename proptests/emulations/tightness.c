@@ -220,13 +220,14 @@ static void run(struct subject *s, const struct implementation *self, int thread
 {
     struct prop_case *c = s->c;
     const struct ref_bound *const bounds = s->bounds;
+    struct computed how;
     case_reset_outputs(c);
     if (s->present[REF_O]) {
-        if (self->forward(self, &c->p, &c->a.forward) != ATTEST_OK) abort();
-        if (ref_bound_forward(&c->p, &c->a.forward, self->recipe, &bounds[REF_O], &bounds[REF_LSE], threads)) abort();
+        if (self->forward(self, &c->p, &c->a.forward, &how) != ATTEST_OK) abort();
+        if (ref_bound_forward(&c->p, &c->a.forward, &how.recipe, &bounds[REF_O], &bounds[REF_LSE], threads)) abort();
     }
-    if (self->backward(self, &c->p, &c->a) != ATTEST_OK) abort();
-    if (ref_bound_backward(&c->p, &c->a, self->recipe, bounds, threads)) abort();
+    if (self->backward(self, &c->p, &c->a, &how) != ATTEST_OK) abort();
+    if (ref_bound_backward(&c->p, &c->a, &how.recipe, bounds, threads)) abort();
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         if (s->present[t]) judge(s, self, (enum ref_tensor)t, threads, &shares[t]);
 }

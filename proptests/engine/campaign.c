@@ -31,7 +31,7 @@ static bool is_asked(const struct campaign *campaign, const struct property *pro
 static bool is_asked_of(const struct campaign *campaign, const struct property *property,
                         const struct implementation *self)
 {
-    return !(property->of_recipes && self->recipe == NULL) &&
+    return !(property->of_recipes && is_oracle(self)) &&
            (campaign->implementation == NULL || strcmp(self->name, campaign->implementation) == 0);
 }
 
@@ -201,7 +201,7 @@ bool campaign_replay(const char *text, FILE *out)
                 property == NULL ? line.property : line.implementation);
         return false;
     }
-    return check_replay(property, self, &line.choices, out);
+    return check_replay(property, self, &line.choices, out) <= TRIAL_PASSES;
 }
 
 int campaign_corpus(const char *path, bool backward, int *replayed, FILE *out)

@@ -294,16 +294,16 @@ Test(coverage, unknown_and_malformed_lines_fail)
 /* ---- memory ---- */
 
 static enum attest_status spoils_q(const struct implementation *self, const struct attest_problem *p,
-                                   const struct attest_forward_args *a)
+                                   const struct attest_forward_args *a, struct computed *how)
 {
     if (ref_rows_q(p) > 0) ((unsigned char *)(uintptr_t)a->q)[0] ^= 1;
-    return library_implementation.forward(self, p, a);
+    return library_implementation.forward(self, p, a, how);
 }
 
 static enum attest_status writes_before_lse(const struct implementation *self, const struct attest_problem *p,
-                                            const struct attest_forward_args *a)
+                                            const struct attest_forward_args *a, struct computed *how)
 {
-    const enum attest_status status = library_implementation.forward(self, p, a);
+    const enum attest_status status = library_implementation.forward(self, p, a, how);
     ((float *)a->lse)[-1] = 0;
     return status;
 }

@@ -54,7 +54,13 @@ static void leave_out_short(struct attest_plan *plan)
     }
 }
 
-enum attest_status kernels_plan(struct kernel_implementation *self, const struct attest_problem *p,
+/* Of a pass without kernels, which computes nothing, any recipe of one. */
+static const struct attest_recipe *recipe_of(const struct attest_pass_plan *pass)
+{
+    return pass->num_kernels > 0 ? pass->recipe : ref_kernel_recipe(forward_kernels[0].name);
+}
+
+enum attest_status kernels_plan(const struct kernel_implementation *self, const struct attest_problem *p,
                                 enum attest_device device, enum attest_pass pass, struct kernel_run_plan *out)
 {
     struct attest_problem on_device = *p;
@@ -62,7 +68,6 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
     on_device.device = device;
     const int major = device != ATTEST_SIM ? 0 : self->generation == SIM_SM_80 ? 8 : 9;
     const enum attest_status status = attest_plan_create_for(&on_device, major, &made);
-    self->refused += status == ATTEST_UNSUPPORTED;
     if (status != ATTEST_OK) return status;
     struct attest_plan *const plan = &out->plan;
     *plan = *made;
@@ -73,17 +78,16 @@ enum attest_status kernels_plan(struct kernel_implementation *self, const struct
         forward_launcher *const launcher = self->launchers.forward[plan->forward[n] - forward_kernels];
         out->forward[n] = *plan->forward[n], plan->forward[n] = &out->forward[n];
         if (launcher != NULL) out->forward[n].sim = out->forward[n].cuda = launcher, has_replaced = true;
-        self->implementation.recipe = plan->forward_pass.recipe;
     }
     for (int n = 0; n < plan->backward_pass.num_kernels; ++n) {
         backward_launcher *const launcher = self->launchers.backward[plan->backward[n] - backward_kernels];
         out->backward[n] = *plan->backward[n], plan->backward[n] = &out->backward[n];
         if (launcher != NULL) out->backward[n].sim = out->backward[n].cuda = launcher, has_replaced = true;
-        self->implementation.backward_recipe = plan->backward_pass.recipe;
     }
     if (self->only_replaced && !has_replaced) return ATTEST_UNSUPPORTED;
-    out->workspace_bytes =
-        pass == ATTEST_BACKWARD ? plan->backward_pass.workspace_bytes : plan->forward_pass.workspace_bytes;
+    const struct attest_pass_plan *const asked = pass == ATTEST_BACKWARD ? &plan->backward_pass : &plan->forward_pass;
+    out->workspace_bytes = asked->workspace_bytes;
+    computed_by(&out->computed, recipe_of(asked));
     return ATTEST_OK;
 }
 
@@ -121,7 +125,6 @@ static void run_property(const struct kernel_run *run, const struct property *pr
 {
     enum { PATIENCE = 20 };
     static struct check_result r;
-    const int64_t refused = run->self->refused;
     int64_t ran = 0, first = run->first_case;
     tally->asked[place] += cases;
     while (ran < cases && first < run->first_case + PATIENCE * cases) {
@@ -130,6 +133,7 @@ static void run_property(const struct kernel_run *run, const struct property *pr
         ran += r.cases;
         first += left;
         add_seen(tally, &r.seen);
+        tally->refused[place] += r.seen.refused;
         if (r.failure == 0) continue;
         tally->failures += 1;
         fprintf(out, "%s FAILS on %s, case %" PRId64 "; the smallest:\n  %s\n  %s (work %" PRId64 ")\n", property->name,
@@ -138,7 +142,6 @@ static void run_property(const struct kernel_run *run, const struct property *pr
         break;
     }
     tally->ran[place] += ran;
-    tally->refused[place] += run->self->refused - refused;
 }
 
 void kernels_run(const struct kernel_run *run, struct kernel_tally *tally, FILE *out)
@@ -205,13 +208,13 @@ bool kernels_replay(const char *text, const struct implementation *self, int64_t
     }
     const struct property *property = property_named(line.property);
     if (property != NULL && kernels_property(property, work, &asked))
-        return check_replay(&asked, self, &line.choices, out);
+        return check_replay(&asked, self, &line.choices, out) <= TRIAL_PASSES;
     fprintf(out, "no property of kernels: %s\n", line.property);
     return false;
 }
 
-/* Quiet, unless it fails. */
-static bool passes(const char *text, property_check *check, const struct implementation *self, FILE *out)
+/* The verdict; quiet, unless it fails. */
+static int ask_line(const char *text, property_check *check, const struct implementation *self, FILE *out)
 {
     struct replay_line line;
     char why[160], *said = NULL;
@@ -219,19 +222,19 @@ static bool passes(const char *text, property_check *check, const struct impleme
     const struct property *named = replay_parse(text, &line, why) ? property_named(line.property) : NULL;
     FILE *const listener = open_memstream(&said, &length);
     if (listener == NULL) abort();
-    bool passed = named != NULL;
-    if (passed) {
+    int verdict = FAILS_LAW;
+    if (named != NULL) {
         struct property property = *named;
         if (check != NULL) property.check = check;
-        passed = check_replay(&property, self, &line.choices, listener);
+        verdict = check_replay(&property, self, &line.choices, listener);
     }
     fclose(listener);
-    if (!passed) fprintf(out, "FAILS on %s: %s\n%s", self->name, text, said);
+    if (verdict > TRIAL_PASSES) fprintf(out, "FAILS on %s: %s\n%s", self->name, text, said);
     free(said);
-    return passed;
+    return verdict;
 }
 
-int kernels_corpus(const char *path, struct kernel_implementation *self, property_check *check, int *replayed,
+int kernels_corpus(const char *path, const struct implementation *self, property_check *check, int *replayed,
                    FILE *out)
 {
     FILE *const f = fopen(path, "r");
@@ -242,9 +245,9 @@ int kernels_corpus(const char *path, struct kernel_implementation *self, propert
     while (fgets(text, sizeof text, f) != NULL) {
         text[strcspn(text, "\n")] = '\0';
         if (text[0] == '\0' || text[0] == '#') continue;
-        const int64_t refused = self->refused;
-        failed += !passes(text, check, &self->implementation, out);
-        *replayed += self->refused == refused;
+        const int verdict = ask_line(text, check, self, out);
+        failed += verdict > TRIAL_PASSES;
+        *replayed += verdict != TRIAL_DISCARDED;
     }
     fclose(f);
     return failed;

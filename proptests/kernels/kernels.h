@@ -34,7 +34,6 @@ struct kernel_implementation {
     enum sim_generation generation;       /* of the simulated GPU */
     bool is_general;                      /* kernels for short sequences are left out: others run all problems */
     bool only_replaced;                   /* problems that no kernel of `launchers` has a part in are refused */
-    int64_t refused;                      /* runs that the library answered UNSUPPORTED */
 };
 
 /* On the simulated GPU: each run with a seed and a policy of its own, made of the case. Its tensor cores are those of
@@ -54,10 +53,11 @@ struct kernel_run_plan {
     struct forward_kernel forward[MAX_SHARES];
     struct backward_kernel backward[MAX_SHARES];
     size_t workspace_bytes;
+    struct computed computed;
 };
 
-/* Of a problem, but on `device`. Sets the recipes by which `self` is judged; counts what is refused. */
-enum attest_status kernels_plan(struct kernel_implementation *self, const struct attest_problem *p,
+/* Of a problem, but on `device`. */
+enum attest_status kernels_plan(const struct kernel_implementation *self, const struct attest_problem *p,
                                 enum attest_device device, enum attest_pass pass, struct kernel_run_plan *out);
 
 /* `property` as it is asked of kernels: without the features that none takes, with cases of at most `work`. False:
@@ -83,7 +83,7 @@ int kernels_long(const struct implementation *self, bool backward, int32_t dtype
 bool kernels_long_has(const char *name);
 
 struct kernel_run {
-    struct kernel_implementation *self;
+    const struct kernel_implementation *self;
     bool backward;      /* properties of gradients, or of results */
     int64_t cases;      /* over all properties of the pass, by weight; discarded ones do not count */
     int64_t first_case;
@@ -114,8 +114,8 @@ bool kernels_report(const struct kernel_tally *tally, const char *name, FILE *ou
 bool kernels_replay(const char *line, const struct implementation *self, int64_t work, FILE *out);
 
 /* Asks the cases of a corpus again, each of its property, or of `check` unless that is NULL. Returns how many fail, -1
- * where there is no such file; `replayed`: how many were not refused. */
-int kernels_corpus(const char *path, struct kernel_implementation *self, property_check *check, int *replayed,
+ * where there is no such file; `replayed`: how many were not discarded. */
+int kernels_corpus(const char *path, const struct implementation *self, property_check *check, int *replayed,
                    FILE *out);
 
 #endif

@@ -26,6 +26,7 @@ static enum attest_status run(const struct implementation *self, int32_t dtype, 
     char *at[NUM_ROWS];
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+    struct computed how;
     p.device = ATTEST_REFERENCE;
     p.batch = BATCH, p.seqlen_q = p.seqlen_k = SEQLEN;
     p.num_heads_q = p.num_heads_kv = 1, p.head_dim = p.head_dim_v = DIM;
@@ -40,8 +41,8 @@ static enum attest_status run(const struct implementation *self, int32_t dtype, 
     }
     a.forward.q = at[R_Q], a.forward.k = at[R_K], a.forward.v = at[R_V], a.forward.o = at[R_O], a.forward.lse = lse;
     a.dout = at[R_DOUT], a.dq = at[R_DQ], a.dk = at[R_DK], a.dv = at[R_DV];
-    enum attest_status status = self->forward(self, &p, &a.forward);
-    if (status == ATTEST_OK) status = self->backward(self, &p, &a);
+    enum attest_status status = self->forward(self, &p, &a.forward, &how);
+    if (status == ATTEST_OK) status = self->backward(self, &p, &a, &how);
     for (int t = R_O; t < NUM_ROWS; ++t)
         for (int b = 0; b < BATCH; ++b, results += SEQUENCE * element)
             memcpy(results, at[t] + b * stride * element, (size_t)(SEQUENCE * element));
@@ -75,6 +76,7 @@ static enum attest_status run_scores(const struct implementation *self, int32_t 
     float q[MOST_KEYS], k[MOST_KEYS], v[MOST_KEYS]; /* or numbers of 16 bits */
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    struct computed how;
     p.device = ATTEST_REFERENCE;
     p.batch = batch, p.seqlen_q = 1, p.seqlen_k = keys, p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
     p.o = p.lse = (struct attest_tensor){ATTEST_FP32, 0, 1, 1, 1};
@@ -87,7 +89,7 @@ static enum attest_status run_scores(const struct implementation *self, int32_t 
         ref_store(dtype, v, i, 3);
     }
     a.q = q, a.k = k, a.v = v, a.o = o, a.lse = lse, a.sink = has_sink ? &sink : NULL;
-    return self->forward(self, &p, &a);
+    return self->forward(self, &p, &a, &how);
 }
 
 static int infinite_scores(const struct implementation *self, int32_t dtype, struct prop_context *context)
@@ -133,6 +135,7 @@ static int infinity_among_rows(const struct implementation *self, int32_t dtype,
     const struct ref_bound of_o = {.bound = o_bound}, of_lse = {.bound = lse_bound};
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    struct computed how;
     p.device = ATTEST_REFERENCE;
     p.seqlen_q = ROWS, p.seqlen_k = KEYS, p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
     p.q = p.o = (struct attest_tensor){dtype, 0, ROWS, 1, 1};
@@ -142,11 +145,11 @@ static int infinity_among_rows(const struct implementation *self, int32_t dtype,
     for (int i = 0; i < ROWS; ++i) ref_store(dtype, q, i, i % 2 == 0 ? 1 : -1);
     for (int j = 0; j < KEYS; ++j) ref_store(dtype, k, j, j == PLACE ? INFINITY : 1), ref_store(dtype, v, j, 3);
     a.q = q, a.k = k, a.v = v, a.o = o, a.lse = lse;
-    if (self->forward(self, &p, &a) != ATTEST_OK)
+    if (self->forward(self, &p, &a, &how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "inf among rows: %s", attest_last_error());
     /* That key weighs exactly 0 beside -1: the bounds are those of a problem without it. */
     ref_store(dtype, k, PLACE, 1), --p.seqlen_k;
-    if (ref_bound_forward(&p, &a, self->recipe, &of_o, &of_lse, 1) != ATTEST_OK)
+    if (ref_bound_forward(&p, &a, &how.recipe, &of_o, &of_lse, 1) != ATTEST_OK)
         return fails(context, FAILS_ORACLE, "inf among rows: no bound");
     for (int i = 0; i < ROWS; ++i) {
         const double got = ref_load(dtype, o, i);
@@ -172,6 +175,7 @@ static int infinity_beyond(int rows, int keys, int features, const struct implem
     static float lse[MOST_ROWS], dq[NUMBERS], dk[NUMBERS], dv[NUMBERS];
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+    struct computed how;
     p.device = ATTEST_REFERENCE;
     p.seqlen_q = rows + UNUSED, p.seqlen_k = keys, p.has_seqused_q = 1;
     p.batch = p.num_heads_q = p.num_heads_kv = 1;
@@ -189,7 +193,7 @@ static int infinity_beyond(int rows, int keys, int features, const struct implem
     a.forward.q = q, a.forward.k = k, a.forward.v = v, a.forward.o = o, a.forward.lse = lse;
     a.forward.seqused_q = &used;
     a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
-    if (self->forward(self, &p, &a.forward) != ATTEST_OK || self->backward(self, &p, &a) != ATTEST_OK)
+    if (self->forward(self, &p, &a.forward, &how) != ATTEST_OK || self->backward(self, &p, &a, &how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "inf beyond rows: %s", attest_last_error());
     for (int n = 0; n < keys * features; ++n) {
         const double of_k = ref_load(dtype, dk, n), of_v = ref_load(dtype, dv, n);
@@ -227,6 +231,7 @@ static int diagonal_of_used(const struct implementation *self, int32_t dtype, st
     const int32_t used_q = USED_Q, used_k = USED_K;
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    struct computed how;
     for (int j = 0; j < KEYS; ++j) ref_store(dtype, v, j, 1 << j);
     for (int i = 0; i < ROWS; ++i) ref_store(dtype, o, i, -1);
     p.device = ATTEST_REFERENCE;
@@ -235,7 +240,7 @@ static int diagonal_of_used(const struct implementation *self, int32_t dtype, st
     p.softmax_scale = 1, p.window_right = 0, p.diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
     p.has_seqused_q = p.has_seqused_k = 1;
     a.q = q, a.k = k, a.v = v, a.o = o, a.seqused_q = &used_q, a.seqused_k = &used_k;
-    if (self->forward(self, &p, &a) != ATTEST_OK)
+    if (self->forward(self, &p, &a, &how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "the diagonal of seqused: %s", attest_last_error());
     for (int i = 0; i < ROWS; ++i)
         if (!(ref_load(dtype, o, i) == want[i]))
@@ -250,6 +255,7 @@ static int rare_dropout(const struct implementation *self, int32_t dtype, struct
         const struct attest_tensor one = {dtype, 0, 1, 1, 1};
         struct attest_problem p = ATTEST_PROBLEM_INIT;
         struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+        struct computed how;
         float q = 0, v = 0, o = -1;
         ref_store(one.dtype, &v, 0, 3);
         p.device = ATTEST_REFERENCE;
@@ -257,7 +263,7 @@ static int rare_dropout(const struct implementation *self, int32_t dtype, struct
         p.q = p.k = p.v = p.o = one, p.o.dtype = ATTEST_FP32;
         p.softmax_scale = 1, p.dropout_p = 0x1p-16f, p.dropout_seed = dropped ? DROPPING_SEED : DROPPING_SEED + 1;
         a.q = a.k = &q, a.v = &v, a.o = &o;
-        if (self->forward(self, &p, &a) != ATTEST_OK)
+        if (self->forward(self, &p, &a, &how) != ATTEST_OK)
             return fails(context, FAILS_STATUS, "rare dropout: %s", attest_last_error());
         if (dropped ? o != 0 : !(o > 3))
             return fails(context, FAILS_O, "%s at 2^-16: o = %g", dropped ? "dropped" : "kept", (double)o);
@@ -304,6 +310,7 @@ static int one_key(const struct implementation *self, int32_t dtype, struct prop
         static float k[ROWS * KEYS], v[ROWS * KEYS], dk[ROWS * KEYS], dv[ROWS * KEYS]; /* or numbers of 16 bits */
         struct attest_problem p = ATTEST_PROBLEM_INIT;
         struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+        struct computed how;
         p.device = ATTEST_REFERENCE;
         p.batch = ROWS, p.seqlen_q = 1, p.seqlen_k = keys;
         p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
@@ -321,9 +328,9 @@ static int one_key(const struct implementation *self, int32_t dtype, struct prop
         }
         a.forward.q = q, a.forward.k = k, a.forward.v = v, a.forward.o = o, a.forward.lse = lse;
         a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
-        if (self->forward(self, &p, &a.forward) != ATTEST_OK || self->backward(self, &p, &a) != ATTEST_OK)
+        if (self->forward(self, &p, &a.forward, &how) != ATTEST_OK || self->backward(self, &p, &a, &how) != ATTEST_OK)
             return fails(context, FAILS_STATUS, "one key of %lld: %s", (long long)keys, attest_last_error());
-        if (outcome_backward_recipe(self) != ref_kernel_recipe("one_query_backward_sm80")) return TRIAL_PASSES;
+        if (strcmp(how.by, "one_query_backward_sm80") != 0) return TRIAL_PASSES;
         for (int64_t i = 0; i < ROWS; ++i)
             if (!(ref_load(dtype, dq, i) == 0))
                 return fails(context, FAILS_LAW, "one key of %lld: dq[%lld] = %g", (long long)keys, (long long)i,

@@ -137,12 +137,13 @@ static struct attest_backward_args place_args(const struct attest_problem *p, co
 }
 
 static enum attest_status run(const struct implementation *self, const struct attest_problem *p, enum attest_pass pass,
-                              const struct attest_backward_args *a)
+                              const struct attest_backward_args *a, struct computed *how)
 {
     struct kernel_run_plan run;
-    enum attest_status status = kernels_plan((struct kernel_implementation *)self, p, ATTEST_CUDA, pass, &run);
+    enum attest_status status = kernels_plan((const struct kernel_implementation *)self, p, ATTEST_CUDA, pass, &run);
     if (status != ATTEST_OK) return status;
     const size_t bytes = run.workspace_bytes;
+    *how = run.computed;
     clear_arena();
     const struct attest_backward_args on_device = place_args(p, a, pass);
     void *const workspace = bytes > 0 ? place_scratch(bytes) : NULL;
@@ -154,16 +155,16 @@ static enum attest_status run(const struct implementation *self, const struct at
 }
 
 static enum attest_status forward(const struct implementation *self, const struct attest_problem *p,
-                                  const struct attest_forward_args *a)
+                                  const struct attest_forward_args *a, struct computed *how)
 {
     const struct attest_backward_args all = {.forward = *a};
-    return run(self, p, ATTEST_FORWARD, &all);
+    return run(self, p, ATTEST_FORWARD, &all, how);
 }
 
 static enum attest_status backward(const struct implementation *self, const struct attest_problem *p,
-                                   const struct attest_backward_args *a)
+                                   const struct attest_backward_args *a, struct computed *how)
 {
-    return run(self, p, ATTEST_BACKWARD, a);
+    return run(self, p, ATTEST_BACKWARD, a, how);
 }
 
 /* ---- merge ---- */
@@ -241,8 +242,8 @@ static enum attest_status merge_backward(const struct implementation *self, cons
 struct kernel_implementation kernels_on_cuda(const char *name, const struct kernel_launchers *launchers)
 {
     return (struct kernel_implementation){
-        .implementation = {.name = name, .recipe = ref_kernel_recipe(forward_kernels[0].name),
-                           .forward = forward, .backward = backward, .merge = merge, .merge_backward = merge_backward,
+        .implementation = {.name = name, .forward = forward, .backward = backward, .merge = merge,
+                           .merge_backward = merge_backward,
                            .merge_recipe = ref_kernel_recipe(merge_kernel.name),
                            .merge_backward_recipe = ref_kernel_recipe(merge_backward_kernel.name),
                            .is_partial = true},

@@ -174,8 +174,8 @@ static void work(const struct settings *s, int64_t job, struct finding *f)
     for (int i = 0; i < NUM_SAME; ++i) run_same(i, s, share(s->same, job, s->jobs), job, f);
     if (job == 0 && s->corpus != NULL) {
         int replayed;
-        f->corpus_failures = kernels_corpus(s->corpus, &library, NULL, &replayed, stdout);
-        f->corpus_failures += kernels_corpus(s->corpus, &cuda_poly, same_results, &f->corpus, stdout);
+        f->corpus_failures = kernels_corpus(s->corpus, &library.implementation, NULL, &replayed, stdout);
+        f->corpus_failures += kernels_corpus(s->corpus, &cuda_poly.implementation, same_results, &f->corpus, stdout);
     }
     run.cases = share(s->cases, job, s->jobs);
     kernels_run(&run, &f->tally, stdout);

@@ -15,6 +15,7 @@ struct problem {
     int32_t used_k[MOST_BATCH];
     struct attest_problem p;
     struct attest_backward_args a;
+    struct computed how; /* of the pass that ran last */
 };
 
 /* Problems that are whole and others, for each kernel, and, as there are few or many, for each of its ways. used_k: a
@@ -77,7 +78,7 @@ static void set_dout(struct problem *h, const struct shape *s)
 /* Whether it is a problem of the wrong kernel, where one is. only_major: 9 of kernels for Hopper, 0 of all. */
 static bool is_asked(const struct implementation *self, const struct attest_problem *p, int only_major)
 {
-    struct kernel_implementation kernels = *(const struct kernel_implementation *)self; /* it counts what it refuses */
+    struct kernel_implementation kernels = *(const struct kernel_implementation *)self;
     struct kernel_run_plan run;
     for (int n = 0; n < KERNELS_MAX; ++n)
         if (kernels.launchers.forward[n] != NULL || kernels.launchers.backward[n] != NULL) kernels.only_replaced = true;
@@ -102,7 +103,7 @@ static int equal_keys(const struct implementation *self, const struct shape *s, 
         }
         for (int j = 0; j < s->keys; ++j) set(&h, s, R_K, b, j, 1, j < s->used_k ? k : NAN);
     }
-    if (self->backward(self, &h.p, &h.a) != ATTEST_OK)
+    if (self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "equal keys of large scores: %s", attest_last_error());
     for (int b = 0; b < s->batch; ++b)
         for (int j = 0; j < s->used_k; ++j)
@@ -142,7 +143,7 @@ static int one_key(const struct implementation *self, const struct shape *s, int
                 set(&h, s, R_V, b, j, x, j % 3 - 1);
             }
     }
-    if (self->backward(self, &h.p, &h.a) != ATTEST_OK)
+    if (self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "one key of a large score: %s", attest_last_error());
     for (int b = 0; b < s->batch; ++b)
         for (int j = 0; j < s->used_k; ++j)
@@ -190,7 +191,7 @@ static int same_bits(const struct implementation *self, const struct shape *s, i
                     h->lse[b * s->rows + i] = (float)(score + log(sum));
                 }
             }
-            if (self->backward(self, &h->p, &h->a) != ATTEST_OK)
+            if (self->backward(self, &h->p, &h->a, &h->how) != ATTEST_OK)
                 return fails(context, FAILS_STATUS, "rows beside large ones: %s", attest_last_error());
         }
         for (int b = 0; b < s->batch; ++b)

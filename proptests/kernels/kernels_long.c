@@ -217,10 +217,10 @@ static void name_failure(struct prop_context *context, const char *name)
 /* Wrong kernels are asked what they have a part in alone. */
 static bool is_asked(const struct implementation *self, const struct prop_case *c)
 {
-    struct kernel_implementation kernels = *(const struct kernel_implementation *)self; /* it counts what it refuses */
+    const struct kernel_implementation *const kernels = (const struct kernel_implementation *)self;
     struct kernel_run_plan run;
     const enum attest_pass pass = c->backward ? ATTEST_BACKWARD : ATTEST_FORWARD;
-    return !kernels.only_replaced || kernels_plan(&kernels, &c->p, ATTEST_SIM, pass, &run) == ATTEST_OK;
+    return !kernels->only_replaced || kernels_plan(kernels, &c->p, ATTEST_SIM, pass, &run) == ATTEST_OK;
 }
 
 /* A problem behind one that is like it: see set_problem(). */

@@ -19,6 +19,7 @@ struct head {
     float lse[ROWS];
     struct attest_problem p;
     struct attest_backward_args a;
+    struct computed how; /* of the pass that ran last */
 };
 
 /* Inputs are N(0, 1), results NaN. */
@@ -52,7 +53,7 @@ static int unused_rows_are_zero(const struct implementation *self, int32_t dtype
         prepare(&h, dtype, false);
         ref_store(dtype, h.rows[R_V], 0, NAN);
         h.p.has_seqused_q = 1, h.a.forward.seqused_q = &used, h.p.has_sink = has_sink, h.a.forward.sink = &sink;
-        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)
+        if (self->forward(self, &h.p, &h.a.forward, &h.how) != ATTEST_OK)
             return fails(context, FAILS_STATUS, "rows not used: %s", attest_last_error());
         for (int i = 0; i < NUMBERS; ++i) {
             const double o = ref_load(dtype, h.rows[R_O], i);
@@ -92,7 +93,8 @@ static int nan_is_felt_in_gradients(const struct implementation *self, int32_t d
         h.p.has_seqused_q = h.p.has_seqused_k = n >= 8;
         h.a.forward.seqused_q = &used_q, h.a.forward.seqused_k = &used_k;
         ref_store(dtype, h.rows[n % 4], 40 * DIM + 3, NAN);
-        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK || self->backward(self, &h.p, &h.a) != ATTEST_OK ||
+        if (self->forward(self, &h.p, &h.a.forward, &h.how) != ATTEST_OK ||
+            self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK ||
             ref_backward(&h.p, &h.a, NULL, &oracle, 1) != ATTEST_OK)
             return fails(context, FAILS_STATUS, "NaN in gradients: %s", attest_last_error());
         failure = compare_nan(&h, dtype, n % 4, want, context);
@@ -112,7 +114,8 @@ static int sink_of_nothing(const struct implementation *self, int32_t dtype, str
     prepare(&h, dtype, true);
     h.p.has_seqused_k = 1, h.a.forward.seqused_k = &used, h.p.has_sink = 1, h.a.forward.sink = &sink;
     h.p.dlse = h.p.lse, h.a.dlse = dlse, h.a.dsink = &dsink;
-    if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK || self->backward(self, &h.p, &h.a) != ATTEST_OK)
+    if (self->forward(self, &h.p, &h.a.forward, &h.how) != ATTEST_OK ||
+        self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "a sink of -inf: %s", attest_last_error());
     if (dsink != 2 * ROWS)
         return fails(context, FAILS_LAW, "%s: a sink of -inf alone has dsink = %g", ref_dtype_name(dtype),
@@ -130,7 +133,7 @@ static int lowest_biases(const struct implementation *self, int32_t dtype, struc
     for (int i = 0; i < NUMBERS; ++i) ref_store(dtype, h.rows[R_V], i, 2), ref_store(dtype, h.rows[R_Q], i, 0);
     for (int i = 0; i < ROWS; ++i) ref_store(dtype, bias, i, lowest);
     h.p.bias = (struct attest_score_tensor){.dtype = dtype, .seqlen_k = 1}, h.a.forward.bias = bias;
-    if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)
+    if (self->forward(self, &h.p, &h.a.forward, &h.how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "lowest biases: %s", attest_last_error());
     for (int i = 0; i < NUMBERS; ++i)
         if (ref_load(dtype, h.rows[R_O], i) != 2)
@@ -146,7 +149,7 @@ static int dropped_values_are_felt(const struct implementation *self, int32_t dt
         prepare(&h, dtype, false);
         ref_store(dtype, h.rows[R_V], key * DIM, NAN);
         h.p.seqlen_q = 1, h.p.dropout_p = 0.5f;
-        if (self->forward(self, &h.p, &h.a.forward) != ATTEST_OK)
+        if (self->forward(self, &h.p, &h.a.forward, &h.how) != ATTEST_OK)
             return fails(context, FAILS_STATUS, "dropped values: %s", attest_last_error());
         for (int x = 0; x < DIM; ++x)
             if (isnan(ref_load(dtype, h.rows[R_O], x)) != (x == 0))

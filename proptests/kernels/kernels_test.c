@@ -94,7 +94,7 @@ Test(kernels, corpus)
 {
     struct kernel_implementation kernels = kernels_on_sim("sm_90", SIM_SM_90, NULL);
     int replayed;
-    cr_expect_eq(kernels_corpus("proptests/corpus.txt", &kernels, NULL, &replayed, stdout), 0);
+    cr_expect_eq(kernels_corpus("proptests/corpus.txt", &kernels.implementation, NULL, &replayed, stdout), 0);
     printf("%d lines of the corpus replayed on the simulated GPU\n", replayed);
     cr_expect_geq(replayed, 20);
 }

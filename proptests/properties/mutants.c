@@ -257,34 +257,34 @@ static void spoil_one_nan(const struct attest_problem *p, const struct attest_fo
 /* --- The functions of struct implementation ------------------------------------------------------------- */
 
 static enum attest_status forward(const struct implementation *self, const struct attest_problem *p,
-                                  const struct attest_forward_args *a)
+                                  const struct attest_forward_args *a, struct computed *how)
 {
     const struct mutant *m = (const struct mutant *)self;
     struct attest_problem problem = *p;
     struct attest_forward_args args = *a;
     if (m->misread && m->passes & MUTATES_FORWARD) m->misread(&problem, &args);
-    const enum attest_status status = emulate_forward(self, &problem, &args);
+    const enum attest_status status = emulate_forward(self, &problem, &args, how);
     if (m->spoil) m->spoil(p, a);
     return status;
 }
 
 static enum attest_status backward(const struct implementation *self, const struct attest_problem *p,
-                                   const struct attest_backward_args *a)
+                                   const struct attest_backward_args *a, struct computed *how)
 {
     const struct mutant *m = (const struct mutant *)self;
     struct attest_problem problem = *p;
     struct attest_backward_args args = *a;
     if (m->misread && m->passes & MUTATES_BACKWARD) m->misread(&problem, &args.forward);
-    return emulate_backward(self, &problem, &args);
+    return emulate_backward(self, &problem, &args, how);
 }
 
 /* Tiles as long as the batch is large. */
 static enum attest_status forward_by_batch(const struct implementation *self, const struct attest_problem *p,
-                                           const struct attest_forward_args *a)
+                                           const struct attest_forward_args *a, struct computed *how)
 {
     struct implementation other = *self;
     other.tile_k = p->batch > 1 ? 3 : 2;
-    return emulate_forward(&other, p, a);
+    return emulate_forward(&other, p, a, how);
 }
 
 /* --- The table ----------------------------------------------------------------------------------------- */

@@ -162,9 +162,9 @@ Test(failures, a_generator_of_nothing_but_discards_is_one)
 }
 
 static enum attest_status refuse(const struct implementation *self, const struct attest_problem *p,
-                                 const struct attest_forward_args *a)
+                                 const struct attest_forward_args *a, struct computed *how)
 {
-    (void)self, (void)p, (void)a;
+    (void)self, (void)p, (void)a, (void)how;
     return ATTEST_OUT_OF_MEMORY;
 }
 

@@ -70,8 +70,9 @@ static int run_pass(struct outcome *out, const struct implementation *self, bool
 {
     struct prop_case *c = out->c;
     const enum attest_status status =
-        backward ? self->backward(self, &c->p, &c->a) : self->forward(self, &c->p, &c->a.forward);
-    if (status == ATTEST_UNSUPPORTED && self->is_partial) return TRIAL_DISCARDED;
+        backward ? self->backward(self, &c->p, &c->a, &out->backward)
+                 : self->forward(self, &c->p, &c->a.forward, &out->forward);
+    if (status == ATTEST_UNSUPPORTED && self->is_partial) return ++context->refused, TRIAL_DISCARDED;
     if (status != ATTEST_OK)
         return fails(context, FAILS_STATUS, "%s: %s %s", backward ? "backward" : "forward", attest_status_name(status),
                      attest_last_error());
@@ -101,9 +102,10 @@ static bool is_nothing(const struct prop_case *c, enum ref_tensor t, int64_t ind
     return !case_row_exists(c, t == REF_DK || t == REF_DV, index / (e[1] * e[2]));
 }
 
-const struct attest_recipe *outcome_backward_recipe(const struct implementation *self)
+/* NULL of the oracle. */
+static const struct attest_recipe *recipe_of(const struct implementation *self, const struct computed *how)
 {
-    return self->backward_recipe != NULL ? self->backward_recipe : self->recipe;
+    return is_oracle(self) ? NULL : &how->recipe;
 }
 
 static int run_bounds(struct outcome *out, const struct implementation *self, struct prop_context *context)
@@ -112,9 +114,12 @@ static int run_bounds(struct outcome *out, const struct implementation *self, st
     struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         if (out->value[t] != NULL) bounds[t].bound = out->bound[t] = case_doubles(c, count_of(c, (enum ref_tensor)t));
-    if (has_forward(c) && ref_bound_forward(&c->p, &c->a.forward, self->recipe, &bounds[REF_O], &bounds[REF_LSE], 1))
+    const struct attest_recipe *const forward = recipe_of(self, &out->forward);
+    const struct attest_recipe *const backward = recipe_of(self, &out->backward);
+    if (has_forward(c) &&
+        ref_bound_forward(&c->p, &c->a.forward, forward, &bounds[REF_O], &bounds[REF_LSE], 1) != ATTEST_OK)
         return fails(context, FAILS_ORACLE, "no bound of forward");
-    if (c->backward && ref_bound_backward(&c->p, &c->a, outcome_backward_recipe(self), bounds, 1))
+    if (c->backward && ref_bound_backward(&c->p, &c->a, backward, bounds, 1) != ATTEST_OK)
         return fails(context, FAILS_ORACLE, "no bound of backward");
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         for (int64_t i = 0; out->bound[t] != NULL && i < count_of(c, (enum ref_tensor)t); ++i)
@@ -128,7 +133,7 @@ int outcome_run(struct outcome *out, struct prop_case *c, const struct implement
                 struct prop_context *context)
 {
     *out = (struct outcome){.c = c};
-    int failure = self->recipe == NULL ? run_oracle(out) : run_implementation(out, self, context);
+    int failure = is_oracle(self) ? run_oracle(out) : run_implementation(out, self, context);
     if (failure == TRIAL_PASSES && bounds) failure = run_bounds(out, self, context);
     return failure;
 }

@@ -13,6 +13,7 @@ struct outcome {
     struct prop_case *c;
     double *value[REF_NUM_TENSORS]; /* NULL where the case has none */
     double *bound[REF_NUM_TENSORS];
+    struct computed forward, backward; /* of the passes that were run; zero of the oracle */
 };
 
 enum { BITS_ONLY = 0, WITH_BOUNDS = 1 };
@@ -21,9 +22,6 @@ enum { BITS_ONLY = 0, WITH_BOUNDS = 1 };
  * FAILS_MEMORY or FAILS_ORACLE. Everything lives as long as the case. */
 int outcome_run(struct outcome *out, struct prop_case *c, const struct implementation *self, int bounds,
                 struct prop_context *context);
-
-/* Of the implementation's gradients. */
-const struct attest_recipe *outcome_backward_recipe(const struct implementation *self);
 
 /* Elements of a tensor: [0] rows or batch, heads, ... */
 void outcome_extents(const struct prop_case *c, enum ref_tensor t, int64_t extents[4]);

@@ -25,6 +25,7 @@ struct prop_context {
     double use[REF_NUM_TENSORS];  /* largest share of a bound */
     int64_t tensors, overflows;   /* judged; with an element outside of the recipe's domain */
     int64_t judged[REF_NUM_TENSORS], proven[REF_NUM_TENSORS]; /* tensors that are not all zero; proven: PASS */
+    int64_t refused;              /* runs answered UNSUPPORTED by an implementation that may */
 };
 
 struct property {
@@ -41,7 +42,7 @@ struct property {
 extern const struct property properties[];
 const struct property *property_named(const char *name); /* NULL if there is none */
 
-/* The oracle as an implementation: recipe NULL, results compared before they are rounded. And the library's
+/* The oracle as an implementation: results compared before they are rounded. And the library's
  * reference device, through its public calls. */
 extern const struct implementation oracle_implementation, library_implementation;
 
@@ -63,8 +64,8 @@ struct check_result {
 bool check_run(const struct property *property, const struct implementation *self, uint64_t seed, int64_t first_case,
                int64_t cases, struct check_result *result);
 
-/* One case again; prints its fields and what is wrong to `out`. Returns whether it passed. */
-bool check_replay(const struct property *property, const struct implementation *self, const struct sequence *choices,
-                  FILE *out);
+/* One case again; prints its fields and what is wrong to `out`. Returns the property's verdict. */
+int check_replay(const struct property *property, const struct implementation *self, const struct sequence *choices,
+                 FILE *out);
 
 #endif

@@ -20,7 +20,7 @@ struct state {
 /* Merges, where states live, and their shape. */
 struct merging {
     struct prop_case *arena;
-    const struct implementation *self; /* recipe NULL: in doubles, by ref_merge */
+    const struct implementation *self; /* the oracle: in doubles, by ref_merge */
     int64_t rows, dim;
     int32_t o_dtype;                   /* of what merges give */
     int *failure;                      /* of a merge that did not return ATTEST_OK */
@@ -36,7 +36,7 @@ static struct state new_state(const struct merging *m)
 /* As a merge gives it; doubles are not rounded. */
 static double rounded(const struct merging *m, double o)
 {
-    return m->self->recipe == NULL ? o : ref_round(m->o_dtype, o);
+    return is_oracle(m->self) ? o : ref_round(m->o_dtype, o);
 }
 
 static float *floats_of(const struct merging *m, const double *values, int64_t count)
@@ -50,7 +50,7 @@ static float *floats_of(const struct merging *m, const double *values, int64_t c
 enum { NOWHERE = -1 };
 static void call_merge(const struct merging *m, const struct state *states, int count, int place, struct state *out)
 {
-    if (m->self->recipe == NULL) {
+    if (is_oracle(m->self)) {
         const double *o[MAX_STATES], *lse[MAX_STATES];
         for (int a = 0; a < count; ++a) o[a] = states[a].o, lse[a] = states[a].lse;
         ref_merge(count, m->rows, m->dim, o, lse, out->o, out->lse);
@@ -91,7 +91,7 @@ static void weights_of(const struct state *states, int count, int64_t row, doubl
 /* attest_merge's stated accuracy; the oracle's weights are exponentials of differences to an lse that is rounded. */
 static void error_of_doubles(const struct merging *m, const struct state *states, int count, struct state *out)
 {
-    const bool rounds = m->self->recipe != NULL;
+    const bool rounds = !is_oracle(m->self);
     for (int64_t row = 0; row < m->rows; ++row) {
         const double lse = isfinite(out->lse[row]) ? fabs(out->lse[row]) : 0;
         const double own = (count + 760 + (rounds ? 0 : lse)) * 0x1p-52;

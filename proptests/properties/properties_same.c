@@ -1,6 +1,5 @@
 /* properties_same.c - one problem said or laid out in two ways. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "proptests/properties/outcome.h"
@@ -102,19 +101,8 @@ static int sums_of_group(const struct outcome *got, const struct outcome *repeat
     return TRIAL_PASSES;
 }
 
-/* "" of implementations without a recipe. */
-static const char *backward_recipe_name(const struct implementation *self)
-{
-    const struct attest_recipe *const recipe = outcome_backward_recipe(self);
-    return recipe != NULL && recipe->name != NULL ? recipe->name : "";
-}
-
 /* One kernel that takes groups otherwise: to numbers of 16 bits, and what has no groups to scaled ones. */
-static bool may_scale(const struct implementation *self)
-{
-    const struct attest_recipe *const recipe = outcome_backward_recipe(self);
-    return recipe != NULL && recipe->round_p >= 3;
-}
+static bool may_scale(const struct attest_recipe *recipe) { return recipe->round_p >= 3; }
 
 /* Results have the same bits, but for dk and dv. Backward, kernels that sum nothing over a group may have the repeated
  * heads, or some of the sequences: then dq is the same within both bounds. */
@@ -124,13 +112,12 @@ int check_repeated_heads(struct prop_case *c, const struct implementation *self,
     const bool is_one_kernel = !p->ragged && !p->has_seqused_q && !p->has_seqused_k;
     struct outcome got, again;
     struct prop_case repeated;
-    char recipe[64] = "";
     int failure = outcome_run(&got, c, self, c->backward, context);
     if (failure != TRIAL_PASSES) return failure;
-    snprintf(recipe, sizeof recipe, "%s", backward_recipe_name(self));
     transform_repeat_heads(&repeated, c);
     failure = outcome_run(&again, &repeated, self, c->backward, context);
-    const bool is_one = is_one_kernel && strcmp(recipe, backward_recipe_name(self)) == 0 && !may_scale(self);
+    const bool is_one = is_one_kernel && strcmp(got.backward.by, again.backward.by) == 0 &&
+                        !may_scale(&again.backward.recipe);
     const bool is_other = c->backward && !is_one;
     if (failure == TRIAL_PASSES)
         failure = outcome_equal(&got, &again, only_queries, NULL, is_other ? WITH_BOUNDS : BITS_ONLY, context);

@@ -22,8 +22,7 @@ static bool has_independent_roundings(const struct prop_case *c)
 }
 
 /* Bounds of the statistical verdict beside the rigorous ones. */
-static int add_statistics(struct outcome *got, const struct implementation *self,
-                          struct ref_bound bounds[REF_NUM_TENSORS], struct prop_context *context)
+static int add_statistics(struct outcome *got, struct ref_bound bounds[REF_NUM_TENSORS], struct prop_context *context)
 {
     struct prop_case *c = got->c;
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
@@ -37,9 +36,9 @@ static int add_statistics(struct outcome *got, const struct implementation *self
             bounds[t].alike[n] = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
     }
     const struct attest_forward_args *f = &c->a.forward;
-    if (got->value[REF_O] && ref_bound_forward(&c->p, f, self->recipe, &bounds[REF_O], &bounds[REF_LSE], 1))
+    if (got->value[REF_O] && ref_bound_forward(&c->p, f, &got->forward.recipe, &bounds[REF_O], &bounds[REF_LSE], 1))
         return fails(context, FAILS_ORACLE, "no bound of forward");
-    if (c->backward && ref_bound_backward(&c->p, &c->a, outcome_backward_recipe(self), bounds, 1))
+    if (c->backward && ref_bound_backward(&c->p, &c->a, &got->backward.recipe, bounds, 1))
         return fails(context, FAILS_ORACLE, "no bound of backward");
     return TRIAL_PASSES;
 }
@@ -87,7 +86,7 @@ int check_within_bounds(struct prop_case *c, const struct implementation *self, 
     struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
     int failure = outcome_run(&got, c, self, WITH_BOUNDS, context);
     for (int t = 0; t < REF_NUM_TENSORS; ++t) bounds[t].bound = got.bound[t];
-    if (failure == TRIAL_PASSES && has_independent_roundings(c)) failure = add_statistics(&got, self, bounds, context);
+    if (failure == TRIAL_PASSES && has_independent_roundings(c)) failure = add_statistics(&got, bounds, context);
     if (failure == TRIAL_PASSES) failure = outcome_run(&want, c, &oracle_implementation, BITS_ONLY, context);
     for (int t = 0; t < REF_NUM_TENSORS && failure == TRIAL_PASSES; ++t)
         if (got.value[t] != NULL) failure = judge(&got, &want, (enum ref_tensor)t, &bounds[t], context);

@@ -37,8 +37,14 @@ struct plugin_recipes {
 };
 void plugin_note_recipe(struct plugin_recipes *recipes, const struct attest_recipe *recipe, const char *name);
 
-struct plugin {
+/* A plug-in as properties know it, who may not change it. */
+struct plugin_self {
     struct implementation implementation; /* first: its functions find the rest by it */
+    struct plugin *plugin;
+};
+
+struct plugin {
+    struct plugin_self self;              /* set by plugin_implementation() */
     const char *path;                     /* NULL: attest itself */
     enum attest_device device;            /* of every problem; CUDA: memory is the GPU's */
     const struct attest_recipe *recipe;   /* the user's; NULL: what each plan says */
@@ -46,7 +52,6 @@ struct plugin {
     int64_t plans;                        /* that plugin_takes found */
     enum attest_status status;            /* of the last call that did not return ATTEST_OK */
     char refusal[PLUGIN_REFUSAL];         /* and what it said */
-    struct attest_recipe recipes[2];      /* of the plan that ran last: forward, backward */
     struct plugin_recipes seen;
     void *question;                       /* of plugin_ask.c */
 };
@@ -54,7 +59,7 @@ struct plugin {
 /* plugin_library.c. Loads the functions into this process. NULL, or one sentence. */
 const char *plugin_load(struct plugin *plugin);
 
-/* plugin_run.c. Fills in `implementation`, to be called `name`. */
+/* plugin_run.c. Fills in `self`, to be called `name`. */
 void plugin_implementation(struct plugin *plugin, const char *name);
 /* Whether there is a plan for the problem, with a recipe; else the sentence is in `refusal`. */
 enum attest_status plugin_takes(struct plugin *plugin, const struct attest_problem *problem);

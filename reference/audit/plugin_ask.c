@@ -143,7 +143,7 @@ static void try_here(struct plugin *plugin, const struct property *property, str
 {
     plugin->status = ATTEST_OK;
     *plugin->refusal = '\0';
-    record->verdict = property->check(c, &plugin->implementation, &record->context);
+    record->verdict = property->check(c, &plugin->self.implementation, &record->context);
     record->was_refused = plugin->status == ATTEST_UNSUPPORTED;
     if (record->verdict == FAILS_STATUS && record->was_refused) record->verdict = TRIAL_DISCARDED;
     if (record->verdict == FAILS_STATUS || record->was_refused)
@@ -160,7 +160,7 @@ static void try_apart(struct plugin *plugin, const struct property *property, st
     fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
-        const char *const name = plugin->implementation.name;
+        const char *const name = plugin->self.implementation.name;
         if (plugin_load(plugin) == NULL) plugin_implementation(plugin, name), try_here(plugin, property, c, record);
         _exit(0);
     }
@@ -190,7 +190,7 @@ static void count(struct plugin_result *result, const struct trial_record *recor
 
 static int trial(struct prop_case *c, const struct implementation *self, struct prop_context *context)
 {
-    struct plugin *plugin = (struct plugin *)self;
+    struct plugin *const plugin = ((const struct plugin_self *)self)->plugin;
     struct question *q = plugin->question;
     struct trial_record here, *record = q->apart != NULL ? q->apart : &here;
     if (q->has_failed && seconds() > q->until) return TRIAL_PASSES;
@@ -258,7 +258,7 @@ static void run(struct plugin *plugin, struct question *q, const struct property
     plugin_implementation(plugin, name);
     while (result->cases < cases && first < end && !q->has_failed && (result->cases > 0 || result->drawn < ENOUGH)) {
         const int64_t left = cases - result->cases < end - first ? cases - result->cases : end - first;
-        check_run(&counted, &plugin->implementation, seed_of((uint64_t)options->seed, asked), first, left, &r);
+        check_run(&counted, &plugin->self.implementation, seed_of((uint64_t)options->seed, asked), first, left, &r);
         first += left;
     }
     if (r.failure != 0) {
@@ -354,8 +354,8 @@ int plugin_replay(struct plugin *plugin, const char *text, FILE *out)
     counted.check = trial;
     plugin->question = &q;
     plugin_implementation(plugin, line.implementation);
-    const bool passed = check_replay(&counted, &plugin->implementation, &line.choices, out);
-    if (q.apart->verdict == TRIAL_DISCARDED) fprintf(out, "UNSUPPORTED: %s\n", q.apart->context.message);
-    else fprintf(out, "%s\n", passed ? "PASS" : q.apart->verdict == FAILS_CRASH ? "CRASH" : "FAIL");
-    return passed && q.apart->verdict == TRIAL_PASSES ? AUDIT_EXIT_PASS : AUDIT_EXIT_FAIL;
+    const int verdict = check_replay(&counted, &plugin->self.implementation, &line.choices, out);
+    if (verdict == TRIAL_DISCARDED) fprintf(out, "UNSUPPORTED: %s\n", q.apart->context.message);
+    else fprintf(out, "%s\n", verdict == TRIAL_PASSES ? "PASS" : verdict == FAILS_CRASH ? "CRASH" : "FAIL");
+    return verdict == TRIAL_PASSES ? AUDIT_EXIT_PASS : AUDIT_EXIT_FAIL;
 }

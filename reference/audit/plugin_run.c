@@ -87,7 +87,8 @@ static const char *read_recipe(const struct attest_recipe *recipe, struct attest
 }
 
 /* The recipe that the pass will be judged by. */
-static enum attest_status find_recipe(struct plugin *plugin, const struct attest_plan *plan, bool backward)
+static enum attest_status find_recipe(struct plugin *plugin, const struct attest_plan *plan, bool backward,
+                                      struct computed *how)
 {
     const struct plugin_functions *f = &plugin->functions;
     const bool own = backward && f->plan_backward_recipe != NULL;
@@ -95,22 +96,22 @@ static enum attest_status find_recipe(struct plugin *plugin, const struct attest
     const struct attest_recipe *recipe = plugin->recipe;
     if (recipe == NULL) recipe = own ? f->plan_backward_recipe(plan) : f->plan_recipe(plan);
     if (recipe == NULL) return refuse(plugin, ATTEST_INVALID, function, "it returned NULL: name a recipe by --recipe");
-    struct attest_recipe *const kept = &plugin->recipes[backward];
-    const char *const wrong = read_recipe(recipe, kept);
+    struct attest_recipe kept;
+    const char *const wrong = read_recipe(recipe, &kept);
     if (wrong != NULL) return refuse(plugin, ATTEST_INVALID, function, wrong);
-    if (kept->name == NULL) kept->name = "without a name";
-    plugin_note_recipe(&plugin->seen, kept, kept->name);
-    if (backward) plugin->implementation.backward_recipe = kept;
-    else plugin->implementation.recipe = kept;
+    if (kept.name == NULL) kept.name = "without a name";
+    plugin_note_recipe(&plugin->seen, &kept, kept.name);
+    computed_by(how, &kept);
     return ATTEST_OK;
 }
 
 enum attest_status plugin_takes(struct plugin *plugin, const struct attest_problem *problem)
 {
     struct attest_plan *plan;
+    struct computed how;
     enum attest_status status = make_plan(plugin, problem, &plan);
     if (status != ATTEST_OK) return status;
-    status = find_recipe(plugin, plan, problem->dq.dtype != ATTEST_ABSENT);
+    status = find_recipe(plugin, plan, problem->dq.dtype != ATTEST_ABSENT, &how);
     plugin->functions.plan_destroy(plan);
     plugin->plans += status == ATTEST_OK;
     return status;
@@ -164,10 +165,11 @@ static enum attest_status run_on_cuda(struct plugin *plugin, const struct attest
 }
 
 static enum attest_status run_plan(struct plugin *plugin, const struct attest_problem *p,
-                                   const struct attest_plan *plan, bool backward, const struct attest_backward_args *a)
+                                   const struct attest_plan *plan, bool backward, const struct attest_backward_args *a,
+                                   struct computed *how)
 {
     size_t bytes[2] = {0, 0};
-    enum attest_status status = find_recipe(plugin, plan, backward);
+    enum attest_status status = find_recipe(plugin, plan, backward, how);
     if (status == ATTEST_OK)
         status = answer(plugin, plugin->functions.plan_workspace(plan, &bytes[0], &bytes[1]), "attest_plan_workspace");
     if (status != ATTEST_OK) return status;
@@ -175,15 +177,20 @@ static enum attest_status run_plan(struct plugin *plugin, const struct attest_pr
                                          : run_on_host(plugin, plan, backward, a, bytes[backward]);
 }
 
-static enum attest_status run(const struct implementation *self, const struct attest_problem *p, bool backward,
-                              const struct attest_backward_args *a)
+static struct plugin *plugin_of(const struct implementation *self)
 {
-    struct plugin *plugin = (struct plugin *)self;
+    return ((const struct plugin_self *)self)->plugin;
+}
+
+static enum attest_status run(const struct implementation *self, const struct attest_problem *p, bool backward,
+                              const struct attest_backward_args *a, struct computed *how)
+{
+    struct plugin *const plugin = plugin_of(self);
     struct attest_plan *plan;
     alarm(SECONDS); /* what does not return is a crash, too */
     enum attest_status status = make_plan(plugin, p, &plan);
     if (status == ATTEST_OK) {
-        status = run_plan(plugin, p, plan, backward, a);
+        status = run_plan(plugin, p, plan, backward, a, how);
         plugin->functions.plan_destroy(plan);
     }
     alarm(0);
@@ -191,17 +198,17 @@ static enum attest_status run(const struct implementation *self, const struct at
 }
 
 static enum attest_status forward(const struct implementation *self, const struct attest_problem *p,
-                                  const struct attest_forward_args *a)
+                                  const struct attest_forward_args *a, struct computed *how)
 {
     struct attest_backward_args all = ATTEST_BACKWARD_ARGS_INIT;
     all.forward = *a;
-    return run(self, p, false, &all);
+    return run(self, p, false, &all, how);
 }
 
 static enum attest_status backward(const struct implementation *self, const struct attest_problem *p,
-                                   const struct attest_backward_args *a)
+                                   const struct attest_backward_args *a, struct computed *how)
 {
-    return run(self, p, true, a);
+    return run(self, p, true, a, how);
 }
 
 /* ---- merges ---- */
@@ -209,7 +216,7 @@ static enum attest_status backward(const struct implementation *self, const stru
 static enum attest_status merge(const struct implementation *self, const struct attest_merge_args *a)
 {
     static const char function[] = "attest_merge_states";
-    struct plugin *plugin = (struct plugin *)self;
+    struct plugin *const plugin = plugin_of(self);
     struct attest_merge_args on_device = *a;
     const char *const wrong = plugin->device == ATTEST_CUDA ? plugin_cuda_send_merge(a, &on_device) : NULL;
     if (wrong != NULL) return refuse(plugin, ATTEST_DEVICE_ERROR, "CUDA", wrong);
@@ -220,7 +227,7 @@ static enum attest_status merge(const struct implementation *self, const struct 
 static enum attest_status merge_backward(const struct implementation *self, const struct attest_merge_backward_args *a)
 {
     static const char function[] = "attest_merge_states_backward";
-    struct plugin *plugin = (struct plugin *)self;
+    struct plugin *const plugin = plugin_of(self);
     struct attest_merge_backward_args on_device = *a;
     const char *const wrong = plugin->device == ATTEST_CUDA ? plugin_cuda_send_merge_backward(a, &on_device) : NULL;
     if (wrong != NULL) return refuse(plugin, ATTEST_DEVICE_ERROR, "CUDA", wrong);
@@ -232,9 +239,9 @@ void plugin_implementation(struct plugin *plugin, const char *name)
 {
     const bool on_host = plugin->device == ATTEST_REFERENCE, has_merge = plugin->functions.merge_states != NULL;
     const bool has_merge_backward = plugin->functions.merge_states_backward != NULL;
-    plugin->implementation = (struct implementation){
+    plugin->self.plugin = plugin;
+    plugin->self.implementation = (struct implementation){
         .name = name,
-        .recipe = plugin->recipe != NULL ? plugin->recipe : ref_recipe("fp32"), /* until a plan says which */
         .forward = forward,
         .backward = backward,
         .merge = has_merge ? merge : emulate_merge,
