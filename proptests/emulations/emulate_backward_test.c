@@ -52,7 +52,7 @@ static struct judged run_as(const struct implementation *e, const char *by, int3
     return judged;
 }
 
-static struct judged run(const char *name, int32_t dtype) { return run_as(emulation_named(name), "backward", dtype); }
+static struct judged run(const char *name, int32_t dtype) { return run_as(emulation_named(name), "backward_sm80", dtype); }
 
 static void expect_pass(const char *name, int32_t dtype, double relative_error)
 {
