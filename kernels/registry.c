@@ -36,6 +36,7 @@ static bool has_format(uint32_t formats, int32_t dtype, char *why, size_t bytes)
         int32_t dtype;
         const char *name;
     } known[] = {{ATTEST_FP32, "fp32"}, {ATTEST_FP16, "fp16"}, {ATTEST_BF16, "bf16"}};
+    if (dtype >= 0 && dtype < 32 && formats >> dtype & 1) return true;
     char names[32] = "";
     int left = 0;
     for (int n = 0; n < 3; ++n) left += formats >> known[n].dtype & 1;
@@ -45,8 +46,7 @@ static bool has_format(uint32_t formats, int32_t dtype, char *why, size_t bytes)
         --left;
         strcat(names, left == 0 ? "" : left == 1 ? " or " : ", ");
     }
-    return (dtype >= 0 && dtype < 32 && formats >> dtype & 1) ||
-           refuse(why, bytes, "q.dtype = %d, but must be %s", dtype, names);
+    return refuse(why, bytes, "q.dtype = %d, but must be %s", dtype, names);
 }
 
 static bool are_alike(uint32_t alike, const struct attest_problem *p, char *why, size_t bytes)
