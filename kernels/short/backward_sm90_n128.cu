@@ -41,6 +41,7 @@ struct layout {
     static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many whole problems, where there are maps */
     static constexpr bool HAS_ROOM = CTAS == 1;    /* for a fifth tile; in registers */
     static constexpr bool SHARES_V = DIM == 64;    /* with a part of ds, and then of p */
+    static constexpr bool STAGES_IN_DS = DIM == HALF; /* a warp stages dv where its own ds comes to lie */
     static constexpr int TILES = HAS_ROOM ? 5 : SHARES_V ? 3 : 4;
     static_assert(!SHARES_V || TILE == PART, "v has the place of a part");
 };
@@ -230,164 +231,327 @@ DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t 
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* A problem, whose tiles are being loaded; it loads the next one's. lse is its own, and then the next one's. */
-template <typename T, int DIM, kind KIND>
-DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const share &all, unsigned turn,
-                         unsigned parity, float (&lse)[2])
-{
-    constexpr bool HAS_ROOM = layout<DIM>::HAS_ROOM, IS_WHOLE = KIND != ANY, BY_BOXES = KIND == ALL_WHOLE;
-    constexpr bool STAGES_IN_DS = DIM == HALF; /* a warp stages dv where its own ds comes to lie */
-    const backward_params &p = state.p;
-    const forward_params &f = p.forward;
-    shared_memory<DIM> &m = state.m;
-    const card &c = m.cards[BY_BOXES ? 0 : n]; /* not read of boxes */
-    const float &scale = BY_BOXES ? f.softmax_scale : c.scale; /* asked for when it is needed */
-    uint16_t *const w = m.w;
-    const unsigned next = next_of<KIND>(n, all);
-    if (BY_BOXES) {
-        if (!STAGES_IN_DS && lane() == 0) bulk_wait_read<0>();
-        mbarrier_wait(&m.loaded[0], parity);
-        if (!STAGES_IN_DS) sync_threads(); /* p, where dv was staged, and the spare tile, dout before, are free */
-    } else {
-        cp_async_wait<HAS_ROOM ? 0 : 1>();
-        fence_proxy_async_shared();
-        sync_threads(); /* q and k are complete, and wgmma may read them; where there is room, dout and v, too */
-    }
+/* Problem n of the CTA, where its tiles are (`turn`), and the one after it, if is_there(state, next, end). */
+struct step {
+    unsigned n, turn, parity, next, end;
+};
 
+template <int DIM, kind KIND>
+DEVICE const card &card_of(const kernel_state<DIM, KIND> &state, unsigned n)
+{
+    return state.m.cards[KIND == ALL_WHOLE ? 0 : n]; /* boxes do not read it */
+}
+
+/* softmax_scale is loaded when it is needed. */
+template <int DIM, kind KIND>
+DEVICE const float &scale_of(const kernel_state<DIM, KIND> &state, unsigned n)
+{
+    return KIND == ALL_WHOLE ? state.p.forward.softmax_scale : card_of(state, n).scale;
+}
+
+/* Waits until q and k are complete and wgmma may read them; where there is room, dout and v, too. */
+template <int DIM, kind KIND>
+DEVICE void wait_for_tiles(shared_memory<DIM> &m, unsigned parity)
+{
+    if (KIND == ALL_WHOLE) {
+        if (!layout<DIM>::STAGES_IN_DS && lane() == 0) bulk_wait_read<0>();
+        mbarrier_wait(&m.loaded[0], parity);
+        if (!layout<DIM>::STAGES_IN_DS) sync_threads(); /* p, where dv was staged, and the spare tile are free */
+    } else {
+        cp_async_wait<layout<DIM>::HAS_ROOM ? 0 : 1>();
+        fence_proxy_async_shared();
+        sync_threads(); /* q and k are complete; where there is room, dout and v, too */
+    }
+}
+
+/* Whether all rows of the warp and all keys of a half are in use, so that hide() has nothing to do there. */
+typedef bool full_halves[2];
+
+template <kind KIND>
+DEVICE void find_full_halves(full_halves &is_full, const card &c)
+{
+    constexpr bool IS_WHOLE = KIND != ANY;
+    const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q;
+    is_full[0] = IS_WHOLE || (has_rows && c.used_k >= HALF);
+    is_full[1] = IS_WHOLE || (has_rows && c.used_k == KEYS);
+}
+
+/* s becomes p in one half of the keys. */
+DEVICE void find_half(half_row (&s)[2], unsigned half, float factor, const float (&lse)[2], const full_halves &is_full,
+                      const card &c)
+{
+    find_weights(s[half], factor, lse);
+    if (!is_full[half]) hide(s[half], c, lane_row(), static_cast<int>(half * HALF));
+}
+
+DEVICE void find_delta(float (&delta)[2], const row_sums &sums)
+{
+    UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
+}
+
+/* Operands of the products of a warpgroup's rows with either half of the keys. */
+template <int DIM>
+struct row_operands {
+    uint64_t q, dout, k[2], v[2];
+};
+
+template <int DIM>
+DEVICE row_operands<DIM> find_operands(shared_memory<DIM> &m, unsigned turn)
+{
     const uint64_t own_q = descriptor<operand<DIM>>(tile_of(m, OF_Q, turn), own_first());
     const uint64_t own_dout = descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn), own_first());
-    const uint64_t k[2] = {descriptor<operand<DIM>>(tile_of(m, OF_K, turn)),
-                           descriptor<operand<DIM>>(tile_of(m, OF_K, turn), HALF)};
-    const uint64_t v[2] = {descriptor<operand<DIM>>(tile_of(m, OF_V, turn)),
-                           descriptor<operand<DIM>>(tile_of(m, OF_V, turn), HALF)};
-    half_row s[2], dp[HAS_ROOM ? 2 : 1];
-    half_row &second = dp[HAS_ROOM ? 1 : 0];
-    multiply_rows<T, operand<DIM>, HALF>(s[1], own_q, k[1]);
-    if (HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(second, own_dout, v[1]);
-    multiply_rows<T, operand<DIM>, HALF>(s[0], own_q, k[0]);
-    if (HAS_ROOM) multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, v[0]);
-    if (HAS_ROOM && is_there(state, next, all.end)) {
-        load_tile<Q>(tile_of(m, SPARE, turn), state, next);
-        commit_loads<KIND>();
-    }
-    const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q; /* all of the warp's; keys: */
-    const bool is_full[2] = {IS_WHOLE || (has_rows && c.used_k >= HALF), IS_WHOLE || (has_rows && c.used_k == KEYS)};
-    UNROLL for (int n = 0; n < 2; ++n) lse[n] *= LOG2_E; /* in base 2 */
-    const float factor = f.softmax_scale * LOG2_E;
-    row_sums sums = {};
-    wait_for<HAS_ROOM ? 1 : 0>(s[1]);
-    wait_for<HAS_ROOM ? 1 : 0>(s[0]);
-    if (is_any_large(lse)) take_own_lse(s, factor, IS_WHOLE ? KEYS : c.used_k, lse);
-    find_weights(s[1], factor, lse); /* p from here on */
-    if (!is_full[1]) hide(s[1], c, lane_row(), HALF);
-    if (HAS_ROOM) {
-        wait_for<1>(second);
-        add_weights(sums, s[1], second);
-    }
-    find_weights(s[0], factor, lse);
-    if (!is_full[0]) hide(s[0], c, lane_row(), 0);
-    if (!HAS_ROOM) {
-        if (BY_BOXES) {
-            mbarrier_wait(&m.loaded[1], parity);
-        } else {
-            cp_async_wait<0>();
-            fence_proxy_async_shared();
-            sync_threads(); /* dout and v, too */
-        }
-        multiply_rows<T, operand<DIM>, HALF>(second, own_dout, v[1]);
-        wait_for<0>(second);
-        add_weights(sums, s[1], second);
-        multiply_rows<T, operand<DIM>, HALF>(dp[0], own_dout, v[0]);
-    }
-    wait_for<0>(dp[0]);
-    add_weights(sums, s[0], dp[0]);
-    float delta[2];
-    UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
+    return {own_q, own_dout,
+            {descriptor<operand<DIM>>(tile_of(m, OF_K, turn)), descriptor<operand<DIM>>(tile_of(m, OF_K, turn), HALF)},
+            {descriptor<operand<DIM>>(tile_of(m, OF_V, turn)), descriptor<operand<DIM>>(tile_of(m, OF_V, turn), HALF)}};
+}
 
-    float dq[DIM / 2], dk[DIM / 2];
-    weight_parts<HALF> ds[HAS_ROOM ? 2 : 1];
-    if (BY_BOXES && STAGES_IN_DS) {
+/* The epilogue of dk; ds is free then, and p takes its place. */
+template <typename T, int DIM, kind KIND>
+DEVICE void stage_dk_and_p(const kernel_state<DIM, KIND> &state, const step &at, float (&dk)[DIM / 2],
+                           const half_row (&p)[2])
+{
+    uint32_t pairs[DIM / 4];
+    const float &scale = scale_of(state, at.n);
+    wait_for<0>(dk);
+    round_sums<T, DIM>(pairs, dk, scale, scale);
+    sync_threads(); /* ds and q are free */
+    stage_rows<operand<DIM>>(tile_of(state.m, OF_Q, at.turn), warp_first(), pairs);
+    UNROLL for (unsigned half = 0; half < 2; ++half) store_half<T>(state.m.w, half, p[half], warp_first());
+    fence_proxy_async_shared();
+    sync_threads(); /* p is complete */
+}
+
+/* dv, rounded. While it is computed, dk is written, and the next problem's tensor NEXT loaded in its place. */
+template <typename T, int NEXT, int DIM, kind KIND>
+DEVICE void find_dv(uint32_t (&pairs)[DIM / 4], const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2])
+{
+    shared_memory<DIM> &m = state.m;
+    float dv[DIM / 2];
+    multiply_weights<T, DIM, true>(dv, m.w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, at.turn)), own_first());
+    write_result<DK>(state, at.n, tile_of(m, OF_Q, at.turn));
+    lse[0] = lse[1] = 0; /* this problem's are not needed any more: registers */
+    if (is_there(state, at.next, at.end)) {
+        load_tile<NEXT>(tile_of(m, OF_Q, at.turn), state, at.next);
+        commit_loads<KIND>();
+        ask_lse(lse, state, at.next);
+    }
+    if (KIND != ALL_WHOLE && at.n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
+        find_cards<DIM>(state.p, m.left, &m.cards[at.n == 0 ? AT_ONCE : 0]);
+    wait_for<0>(dv);
+    round_sums<T, DIM>(pairs, dv, 1, 1);
+}
+
+/* The epilogue of dv, and rows of all results that no product has. */
+template <int DIM, kind KIND>
+DEVICE void finish_problem(const kernel_state<DIM, KIND> &state, unsigned n, const uint32_t (&dv)[DIM / 4])
+{
+    uint16_t *const staged = &state.m.w[own_first() / HALF * part_of(1, 0)];
+    stage_rows<operand<DIM>>(staged, warp_first(), dv);
+    write_result<DV>(state, n, staged);
+    if (KIND != ANY) return;
+    const backward_params &p = state.p;
+    const card &c = card_of(state, n);
+    const int first = KEYS + static_cast<int>(warp());
+    clear_rows<THREADS / 32>(p.dq, c.rows[DQ], p.forward.head_dim, first, c.seqlen_q);
+    clear_rows<THREADS / 32>(p.dk, c.rows[DK], p.forward.head_dim, first, c.seqlen_k);
+    clear_rows<THREADS / 32>(p.dv, c.rows[DV], p.forward.head_dim_v, first, c.seqlen_k);
+}
+
+/* ---- where two CTAs share an SM: dp of half of the keys at once, twice; dq from ds in shared memory ------------- */
+
+/* p in place of s, and delta. */
+template <typename T, int DIM, kind KIND>
+DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, const row_operands<DIM> &of,
+                             const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
+                             full_halves &is_full)
+{
+    const card &c = card_of(state, at.n);
+    multiply_rows<T, operand<DIM>, HALF>(s[1], of.q, of.k[1]);
+    multiply_rows<T, operand<DIM>, HALF>(s[0], of.q, of.k[0]);
+    find_full_halves<KIND>(is_full, c);
+    UNROLL for (int n = 0; n < 2; ++n) lse[n] *= LOG2_E; /* in base 2 */
+    const float factor = state.p.forward.softmax_scale * LOG2_E;
+    row_sums sums = {};
+    wait_for<0>(s[1]);
+    wait_for<0>(s[0]);
+    if (is_any_large(lse)) take_own_lse(s, factor, KIND != ANY ? KEYS : c.used_k, lse);
+    find_half(s, 1, factor, lse, is_full, c);
+    find_half(s, 0, factor, lse, is_full, c);
+    if (KIND == ALL_WHOLE) {
+        mbarrier_wait(&state.m.loaded[1], at.parity);
+    } else {
+        cp_async_wait<0>();
+        fence_proxy_async_shared();
+        sync_threads(); /* dout and v, too */
+    }
+    multiply_rows<T, operand<DIM>, HALF>(dp, of.dout, of.v[1]);
+    wait_for<0>(dp);
+    add_weights(sums, s[1], dp);
+    multiply_rows<T, operand<DIM>, HALF>(dp, of.dout, of.v[0]);
+    wait_for<0>(dp);
+    add_weights(sums, s[0], dp);
+    find_delta(delta, sums);
+}
+
+/* ds to shared memory; dp is that of the first half of the keys. */
+template <typename T, int DIM, kind KIND>
+DEVICE void store_ds(half_row &dp, const half_row (&p)[2], const float (&delta)[2], const row_operands<DIM> &of,
+                     const kernel_state<DIM, KIND> &state, const step &at, const full_halves &is_full)
+{
+    if (KIND == ALL_WHOLE && layout<DIM>::STAGES_IN_DS) {
         if (lane() == 0) bulk_wait_read<0>();
         sync_warp(FULL_WARP); /* dv of before has left */
     }
     UNROLL for (unsigned half = 0; half < 2; ++half) {
-        half_row &of_half = dp[HAS_ROOM ? half : 0];
-        if (!HAS_ROOM && half == 1) {
-            multiply_rows<T, operand<DIM>, HALF>(of_half, own_dout, v[half]);
-            wait_for<0>(of_half);
+        if (half == 1) {
+            multiply_rows<T, operand<DIM>, HALF>(dp, of.dout, of.v[half]);
+            wait_for<0>(dp);
         }
-        find_ds(of_half, s[half], delta);
-        if (!is_full[half]) hide(of_half, c, lane_row(), static_cast<int>(half * HALF));
+        find_ds(dp, p[half], delta);
+        if (!is_full[half]) hide(dp, card_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
         if (layout<DIM>::SHARES_V && half == 1) sync_threads(); /* v is free */
-        if constexpr (HAS_ROOM) {
-            UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &of_half[8 * j]);
-            UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
-                store_parts(w, half, j, ds[half].at[0][j], ds[half].at[1][j], warp_first());
-            multiply_half<T, DIM>(dq, ds[half], k[half], half == 1);
-        } else {
-            store_half<T>(w, half, of_half, warp_first());
-        }
+        store_half<T>(state.m.w, half, dp, warp_first());
     }
-    if (HAS_ROOM) wait_for<0>(dq);
     fence_proxy_async_shared();
-    sync_threads(); /* ds is complete; v is free, and k, where dq is done */
-    if (!layout<DIM>::SHARES_V && is_there(state, next, all.end)) {
-        load_tile<HAS_ROOM ? K : V>(tile_of(m, OF_V, turn), state, next);
+    sync_threads(); /* ds is complete; v is free */
+}
+
+template <typename T, int DIM, kind KIND>
+DEVICE void take_problem_of_two_ctas(const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2])
+{
+    shared_memory<DIM> &m = state.m;
+    const unsigned turn = at.turn;
+    wait_for_tiles<DIM, KIND>(m, at.parity);
+    const row_operands<DIM> of = find_operands(m, turn);
+    half_row s[2], dp;
+    float delta[2];
+    full_halves is_full;
+    find_p_and_delta<T>(s, delta, dp, of, state, at, lse, is_full);
+    store_ds<T>(dp, s, delta, of, state, at, is_full);
+    if (!layout<DIM>::SHARES_V && is_there(state, at.next, at.end)) {
+        load_tile<V>(tile_of(m, OF_V, turn), state, at.next);
+        commit_loads<KIND>();
+    }
+
+    float dq[DIM / 2], dk[DIM / 2];
+    uint32_t pairs[DIM / 4];
+    const float &scale = scale_of(state, at.n);
+    multiply_weights<T, DIM, false>(dq, m.w, descriptor<operand<DIM>>(tile_of(m, OF_K, turn)), own_first());
+    wait_for<0>(dq);
+    round_sums<T, DIM>(pairs, dq, scale, scale);
+    sync_threads(); /* k is free */
+    stage_rows<operand<DIM>>(tile_of(m, OF_K, turn), warp_first(), pairs);
+    multiply_weights<T, DIM, true>(dk, m.w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
+    write_result<DQ>(state, at.n, tile_of(m, OF_K, turn));
+    if (is_there(state, at.next, at.end)) {
+        load_tile<K>(tile_of(m, OF_K, turn), state, at.next);
+        commit_loads<KIND>();
+    }
+    stage_dk_and_p<T>(state, at, dk, s);
+    find_dv<T, Q>(pairs, state, at, lse);
+    sync_threads(); /* p, dout and v's place are free */
+    if (is_there(state, at.next, at.end)) {
+        load_tile<DOUT>(tile_of(m, OF_DOUT, turn), state, at.next);
+        if (layout<DIM>::SHARES_V) load_tile<V>(tile_of(m, OF_V, turn), state, at.next);
+        commit_loads<KIND>();
+    }
+    finish_problem(state, at.n, pairs);
+}
+
+/* ---- where a CTA has an SM alone: all of dp at once; dq from ds in registers; the next problem is loaded early --- */
+
+/* p in place of s, dp, and delta. */
+template <typename T, int DIM, kind KIND>
+DEVICE void find_p_dp_and_delta(half_row (&s)[2], half_row (&dp)[2], float (&delta)[2], const row_operands<DIM> &of,
+                                const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
+                                full_halves &is_full)
+{
+    const card &c = card_of(state, at.n);
+    multiply_rows<T, operand<DIM>, HALF>(s[1], of.q, of.k[1]);
+    multiply_rows<T, operand<DIM>, HALF>(dp[1], of.dout, of.v[1]);
+    multiply_rows<T, operand<DIM>, HALF>(s[0], of.q, of.k[0]);
+    multiply_rows<T, operand<DIM>, HALF>(dp[0], of.dout, of.v[0]);
+    if (is_there(state, at.next, at.end)) {
+        load_tile<Q>(tile_of(state.m, SPARE, at.turn), state, at.next);
+        commit_loads<KIND>();
+    }
+    find_full_halves<KIND>(is_full, c);
+    UNROLL for (int n = 0; n < 2; ++n) lse[n] *= LOG2_E; /* in base 2, too */
+    const float factor = state.p.forward.softmax_scale * LOG2_E;
+    row_sums sums = {};
+    wait_for<1>(s[1]);
+    wait_for<1>(s[0]);
+    if (is_any_large(lse)) take_own_lse(s, factor, KIND != ANY ? KEYS : c.used_k, lse);
+    find_half(s, 1, factor, lse, is_full, c);
+    wait_for<1>(dp[1]);
+    add_weights(sums, s[1], dp[1]);
+    find_half(s, 0, factor, lse, is_full, c);
+    wait_for<0>(dp[0]);
+    add_weights(sums, s[0], dp[0]);
+    find_delta(delta, sums);
+}
+
+/* ds to shared memory, and dq. */
+template <typename T, int DIM, kind KIND>
+DEVICE void find_dq(float (&dq)[DIM / 2], half_row (&dp)[2], const half_row (&p)[2], const float (&delta)[2],
+                    const row_operands<DIM> &of, const kernel_state<DIM, KIND> &state, const step &at,
+                    const full_halves &is_full)
+{
+    weight_parts<HALF> ds[2];
+    UNROLL for (unsigned half = 0; half < 2; ++half) {
+        find_ds(dp[half], p[half], delta);
+        if (!is_full[half]) hide(dp[half], card_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
+        UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &dp[half][8 * j]);
+        UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
+            store_parts(state.m.w, half, j, ds[half].at[0][j], ds[half].at[1][j], warp_first());
+        multiply_half<T, DIM>(dq, ds[half], of.k[half], half == 1);
+    }
+    wait_for<0>(dq);
+    fence_proxy_async_shared();
+    sync_threads(); /* ds is complete; k and v are free */
+}
+
+template <typename T, int DIM, kind KIND>
+DEVICE void take_problem_of_one_cta(const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2])
+{
+    shared_memory<DIM> &m = state.m;
+    const unsigned turn = at.turn;
+    wait_for_tiles<DIM, KIND>(m, at.parity);
+    const row_operands<DIM> of = find_operands(m, turn);
+    half_row s[2], dp[2];
+    float delta[2], dq[DIM / 2], dk[DIM / 2];
+    full_halves is_full;
+    find_p_dp_and_delta<T>(s, dp, delta, of, state, at, lse, is_full);
+    find_dq<T>(dq, dp, s, delta, of, state, at, is_full);
+    if (is_there(state, at.next, at.end)) {
+        load_tile<K>(tile_of(m, OF_V, turn), state, at.next);
         commit_loads<KIND>();
     }
 
     uint32_t pairs[DIM / 4];
-    if (HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
-    else multiply_weights<T, DIM, false>(dq, w, descriptor<operand<DIM>>(tile_of(m, OF_K, turn)), own_first());
-    if (!HAS_ROOM) wait_for<0>(dq);
+    const float &scale = scale_of(state, at.n);
+    multiply_weights<T, DIM, true>(dk, m.w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
     round_sums<T, DIM>(pairs, dq, scale, scale);
-    if (!HAS_ROOM) sync_threads(); /* k is free */
     stage_rows<operand<DIM>>(tile_of(m, OF_K, turn), warp_first(), pairs);
-    if (!HAS_ROOM) multiply_weights<T, DIM, true>(dk, w, descriptor<operand<DIM>>(tile_of(m, OF_Q, turn)), own_first());
-    write_result<DQ>(state, n, tile_of(m, OF_K, turn));
-    if (is_there(state, next, all.end)) {
-        load_tile<HAS_ROOM ? DOUT : K>(tile_of(m, OF_K, turn), state, next);
+    write_result<DQ>(state, at.n, tile_of(m, OF_K, turn));
+    if (is_there(state, at.next, at.end)) {
+        load_tile<DOUT>(tile_of(m, OF_K, turn), state, at.next);
         commit_loads<KIND>();
     }
-    wait_for<0>(dk);
-    round_sums<T, DIM>(pairs, dk, scale, scale);
-    sync_threads(); /* ds and q are free */
-    stage_rows<operand<DIM>>(tile_of(m, OF_Q, turn), warp_first(), pairs);
-    UNROLL for (unsigned half = 0; half < 2; ++half) store_half<T>(w, half, s[half], warp_first());
-    fence_proxy_async_shared();
-    sync_threads(); /* p is complete */
+    stage_dk_and_p<T>(state, at, dk, s);
+    find_dv<T, V>(pairs, state, at, lse);
+    named_barrier_sync(1 + own_first() / HALF, THREADS / 2); /* p of the warpgroup's keys is free */
+    finish_problem(state, at.n, pairs);
+}
 
-    float dv[DIM / 2];
-    multiply_weights<T, DIM, true>(dv, w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn)), own_first());
-    write_result<DK>(state, n, tile_of(m, OF_Q, turn));
-    lse[0] = lse[1] = 0; /* this problem's are not needed any more: registers */
-    if (is_there(state, next, all.end)) {
-        load_tile<HAS_ROOM ? V : Q>(tile_of(m, OF_Q, turn), state, next);
-        commit_loads<KIND>();
-        ask_lse(lse, state, next);
-    }
-    if (!BY_BOXES && n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
-        find_cards<DIM>(p, m.left, &m.cards[n == 0 ? AT_ONCE : 0]);
-    wait_for<0>(dv);
-    round_sums<T, DIM>(pairs, dv, 1, 1);
-    if (HAS_ROOM) {
-        named_barrier_sync(1 + own_first() / HALF, THREADS / 2); /* p of the warpgroup's keys is free */
-    } else {
-        sync_threads(); /* p, dout and v's place are free */
-        if (is_there(state, next, all.end)) {
-            load_tile<DOUT>(tile_of(m, OF_DOUT, turn), state, next);
-            if (layout<DIM>::SHARES_V) load_tile<V>(tile_of(m, OF_V, turn), state, next);
-            commit_loads<KIND>();
-        }
-    }
-    uint16_t *const staged = &w[own_first() / HALF * part_of(1, 0)];
-    stage_rows<operand<DIM>>(staged, warp_first(), pairs);
-    write_result<DV>(state, n, staged);
-    if (IS_WHOLE) return;
-    const int first = KEYS + static_cast<int>(warp());
-    clear_rows<THREADS / 32>(p.dq, c.rows[DQ], f.head_dim, first, c.seqlen_q);
-    clear_rows<THREADS / 32>(p.dk, c.rows[DK], f.head_dim, first, c.seqlen_k);
-    clear_rows<THREADS / 32>(p.dv, c.rows[DV], f.head_dim_v, first, c.seqlen_k);
+/* Computes a problem whose tiles are being loaded, and loads the next one's. lse is its own, then the next one's. */
+template <typename T, int DIM, kind KIND>
+DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const share &all, unsigned turn,
+                         unsigned parity, float (&lse)[2])
+{
+    const step at = {n, turn, parity, next_of<KIND>(n, all), all.end};
+    if constexpr (layout<DIM>::HAS_ROOM) take_problem_of_one_cta<T>(state, at, lse);
+    else take_problem_of_two_ctas<T>(state, at, lse);
 }
 
 template <typename T, int DIM, bool ARE_WHOLE>

@@ -175,23 +175,17 @@ DEVICE void write_slice(const backward_params &p, const card &c, int x, uint16_t
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
+/* p in place of s, and ds in place of dp, while tiles are being loaded. */
 template <typename T, bool BY_BOXES>
-DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
+DEVICE void find_p_and_ds(float (&s)[KEYS / 2], float (&dp)[KEYS / 2], const kernel_state<BY_BOXES> &state,
+                          uint64_t &keys)
 {
-    const backward_params &p = state.p;
-    const forward_params &f = p.forward;
+    const forward_params &f = state.p.forward;
     shared_memory &m = state.m;
     const card &c = state.c;
-    load<DOUT, DOUT_V, operand>(m.dout, state, 0);
-    load<V, DOUT_V, half_operand>(m.v, state, 0);
-    if (!BY_BOXES) cp_async_commit();
-    load<Q, Q_K, operand>(m.q, state, 0);
-    load<K, Q_K, operand>(m.k, state, 0);
-    if (!BY_BOXES) cp_async_commit();
     float lse[2], delta[2];
     load_lse(lse, f.lse, c.rows[LSE], lane_row(), c.used_q);
     const uint64_t own_dout = descriptor<operand>(m.dout, own_first());
-    float s[KEYS / 2], dp[KEYS / 2];
     wait_for_loads<DOUT_V, 1>(state);
     multiply_rows<T, half_operand, KEYS>(dp, own_dout, descriptor<half_operand>(m.v));
     wait_for<0>(dp);
@@ -200,7 +194,7 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     if (!BY_BOXES) cp_async_commit();
     wait_for_loads<Q_K, 1>(state);
     const uint64_t own_q = descriptor<operand>(m.q, own_first());
-    const uint64_t keys = descriptor<operand>(m.k);
+    keys = descriptor<operand>(m.k);
     if (f.head_dim > DIM - SLICE) multiply_rows<T, operand, KEYS>(s, own_q, keys);
     else multiply_rows<T, narrow_operand, KEYS>(s, own_q, keys);
     wait_for_loads<REST_OF_V, 0>(state);
@@ -218,6 +212,24 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
     find_ds(dp, s, delta);
     if (!is_full) hide(dp, c, lane_row(), 0);
+}
+
+template <typename T, bool BY_BOXES>
+DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
+{
+    const backward_params &p = state.p;
+    const forward_params &f = p.forward;
+    shared_memory &m = state.m;
+    const card &c = state.c;
+    load<DOUT, DOUT_V, operand>(m.dout, state, 0);
+    load<V, DOUT_V, half_operand>(m.v, state, 0);
+    if (!BY_BOXES) cp_async_commit();
+    load<Q, Q_K, operand>(m.q, state, 0);
+    load<K, Q_K, operand>(m.k, state, 0);
+    if (!BY_BOXES) cp_async_commit();
+    float s[KEYS / 2], dp[KEYS / 2];
+    uint64_t keys;
+    find_p_and_ds<T>(s, dp, state, keys);
 
     weight_parts<KEYS> parts;
     split_weights<T>(parts, dp);

@@ -416,17 +416,13 @@ DEVICE void write_dk_dv(const backward_params &p, shared_memory &m, const card &
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
+/* The next problem's rows are asked for early, and lie in registers until this one's operands are free. */
 template <bool ALL_WHOLE>
-KERNEL(THREADS, 2)
-void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params p, const work by_ctas)
+DEVICE bool ask_first_rows(lane_rows &rows, const backward_params &p, shared_memory &m, const work &by_ctas)
 {
-    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
-    shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
-    grid_wait();
-    lane_rows rows;
     if (ALL_WHOLE) {
         const share all = own_share(by_ctas);
-        if (all.first >= all.end) return;
+        if (all.first >= all.end) return false;
         ask_whole_rows(rows, p, all.first);
         if (thread_x() == 0) m.left = all;
     } else {
@@ -436,9 +432,101 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
             find_next(p, m.left, m.cards[0]);
         }
         sync_threads(); /* the first card is there */
-        if (!m.cards[0].is_ours) return;
+        if (!m.cards[0].is_ours) return false;
         ask_rows(rows, p, m.cards[0]);
     }
+    return true;
+}
+
+/* Whether there is a next problem; if so, its rows are asked for. `next` is its number where all are whole. */
+template <bool ALL_WHOLE>
+DEVICE bool ask_next_rows(lane_rows &rows, const backward_params &p, shared_memory &m, unsigned problem, unsigned next,
+                          bool is_last, unsigned turn)
+{
+    if (ALL_WHOLE) {
+        ask_whole_rows(rows, p, is_last ? problem : next);
+        return !is_last;
+    }
+    const unsigned next_turn = (turn + 1) % CARDS;
+    const bool has_next = m.cards[next_turn].is_ours;
+    if (has_next) ask_rows(rows, p, m.cards[next_turn]);
+    else rows = {};
+    return has_next;
+}
+
+/* lse of one of a lane's rows in base 2, less p's power. */
+DEVICE float find_lse(float given, bool &large)
+{
+    large = is_large(given * LOG2_E);
+    return fma_rn(given, LOG2_E, -P_SHIFT);
+}
+
+/* The problem before this one. */
+template <bool ALL_WHOLE>
+DEVICE void write_last_dk_dv(const backward_params &p, shared_memory &m, unsigned problem, unsigned turn)
+{
+    if (ALL_WHOLE) write_whole_dk_dv(p, m, problem);
+    else write_dk_dv(p, m, m.cards[(turn + 2) % CARDS]);
+}
+
+/* s, whose second half is being computed, as dp of it is, becomes p; delta, times ds's power, follows. */
+template <bool ALL_WHOLE>
+DEVICE void find_p_and_delta(half_row (&s)[2], half_row &dp, float (&delta)[2], const backward_params &p,
+                             shared_memory &m, const card &own, uint64_t own_q, uint64_t own_dout, float (&lse)[2],
+                             const bool (&large)[2], const bool (&is_full)[2], float by_ds)
+{
+    row_sums sums = {};
+    const float c = p.forward.softmax_scale * LOG2_E;
+    const bool has_large = ballot(FULL_WARP, large[0] || large[1]) != 0;
+    wait_for<1>(s[1]);
+    multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
+    if (has_large) find_first_weights(s[1], c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, HALF, HALF), lse);
+    else find_weights(s[1], c, lse);
+    if (!is_full[1]) hide(s[1], own, lane_row(), HALF);
+    wait_for<1>(dp);
+    add_weights(sums, s[1], dp);
+    multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v));
+    wait_for<1>(s[0]);
+    if (has_large) take_own_lse(s[0], s[1], sums, c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, 0, HALF), lse);
+    find_weights(s[0], c, lse);
+    if (!is_full[0]) hide(s[0], own, lane_row(), 0);
+    wait_for<0>(dp);
+    add_weights(sums, s[0], dp);
+    UNROLL for (int n = 0; n < 2; ++n)
+        delta[n] = by_ds * mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
+}
+
+/* The products that p and ds are for. dq is written; dk and dv, rounded, wait for their tiles. */
+template <bool ALL_WHOLE>
+DEVICE void find_results(uint32_t (&pairs)[RESULTS][DIM / 4], const backward_params &p, shared_memory &m,
+                         const card &own, unsigned problem, const factor &of_dq, const factor &of_dk,
+                         const factor &of_dv)
+{
+    float dq[DIM / 2], dk[DIM / 2], dv[DIM / 2];
+    multiply_weights<false>(dq, m.ds, m.scaled[OF_K]);
+    multiply_weights<true>(dk, m.ds, m.scaled[OF_Q]);
+    multiply_weights<true>(dv, m.p, m.scaled[OF_DOUT]);
+    wait_for<2>(dq);
+    round_result(pairs[FOR_DQ], dq, of_dq);
+    stage(staged(m, FOR_DQ, warp_first()), pairs[FOR_DQ]);
+    wait_for<1>(dk);
+    round_result(pairs[FOR_DK], dk, of_dk);
+    sync_warp(FULL_WARP); /* dq is staged */
+    if (ALL_WHOLE) write_whole_dq(p, m, problem);
+    else write_dq(p, m, own);
+    wait_for<0>(dv);
+    round_result(pairs[FOR_DV], dv, of_dv);
+}
+
+template <bool ALL_WHOLE>
+KERNEL(THREADS, 2)
+void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params p, const work by_ctas)
+{
+    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
+    shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
+    grid_wait();
+    lane_rows rows;
+    if (!ask_first_rows<ALL_WHOLE>(rows, p, m, by_ctas)) return;
     publish(m, rows);
     sync_threads();
     unsigned turn = 0; /* of the cards */
@@ -449,13 +537,10 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         put_rows(m, rows, s_of);
         find_factors(m, s_of, p.forward.softmax_scale);
         const int lse_row = static_cast<int>(lane() / 4);
-        float lse[2]; /* in base 2, less p's power */
+        float lse[2];
         bool large[2];
-        UNROLL for (int r = 0; r < 2; ++r) {
-            const float given = shfl_idx(FULL_WARP, rows.lse, lse_row + 8 * r);
-            large[r] = is_large(given * LOG2_E);
-            lse[r] = fma_rn(given, LOG2_E, -P_SHIFT);
-        }
+        UNROLL for (int r = 0; r < 2; ++r)
+            lse[r] = find_lse(shfl_idx(FULL_WARP, rows.lse, lse_row + 8 * r), large[r]);
         fence_proxy_async_shared();
         const uint64_t own_q = descriptor<operand>(q_of(m), own_first());
         const uint64_t own_dout = descriptor<operand>(m.dout, own_first());
@@ -465,10 +550,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         half_row s[2], dp; /* s, and then p */
         multiply_rows<bf16, operand, HALF>(s[1], own_q, descriptor<operand>(k_of(m), HALF));
         multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v, HALF));
-        if (!is_first) {
-            if (ALL_WHOLE) write_whole_dk_dv(p, m, before);
-            else write_dk_dv(p, m, m.cards[(turn + 2) % CARDS]);
-        }
+        if (!is_first) write_last_dk_dv<ALL_WHOLE>(p, m, before, turn);
         sync_warp(FULL_WARP); /* they are read */
         is_first = false;
         if (!ALL_WHOLE && warp() == 0) find_next(p, m.left, m.cards[(turn + 1) % CARDS]);
@@ -476,26 +558,8 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         const bool has_rows = ALL_WHOLE || static_cast<int>(warp_first()) + 16 <= own.used_q; /* all; keys: */
         const bool is_full[2] = {ALL_WHOLE || (has_rows && own.used_k >= HALF),
                                  ALL_WHOLE || (has_rows && own.used_k == KEYS)};
-        row_sums sums = {};
-        const float c = p.forward.softmax_scale * LOG2_E;
-        const bool has_large = ballot(FULL_WARP, large[0] || large[1]) != 0;
-        wait_for<1>(s[1]);
-        multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
-        if (has_large) find_first_weights(s[1], c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, HALF, HALF), lse);
-        else find_weights(s[1], c, lse);
-        if (!is_full[1]) hide(s[1], own, lane_row(), HALF);
-        wait_for<1>(dp);
-        add_weights(sums, s[1], dp);
-        multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v));
-        wait_for<1>(s[0]);
-        if (has_large) take_own_lse(s[0], s[1], sums, c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, 0, HALF), lse);
-        find_weights(s[0], c, lse);
-        if (!is_full[0]) hide(s[0], own, lane_row(), 0);
-        wait_for<0>(dp);
-        add_weights(sums, s[0], dp);
         float delta[2];
-        UNROLL for (int n = 0; n < 2; ++n)
-            delta[n] = by_ds * mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
+        find_p_and_delta<ALL_WHOLE>(s, dp, delta, p, m, own, own_q, own_dout, lse, large, is_full, by_ds);
 
         find_scaled_ds(dp, s[0], by_ds, delta);
         if (!is_full[0]) hide(dp, own, lane_row(), 0);
@@ -505,15 +569,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         const unsigned problem = ALL_WHOLE ? m.left.first : 0, next = ALL_WHOLE ? problem + m.left.step : 0;
         const bool is_last = ALL_WHOLE && next >= m.left.end;
         sync_threads(); /* q and k are free; the next card is there */
-        if (ALL_WHOLE) {
-            has_next = !is_last;
-            ask_whole_rows(rows, p, is_last ? problem : next);
-        } else {
-            const unsigned next_turn = (turn + 1) % CARDS;
-            has_next = m.cards[next_turn].is_ours;
-            if (has_next) ask_rows(rows, p, m.cards[next_turn]);
-            else rows = {};
-        }
+        has_next = ask_next_rows<ALL_WHOLE>(rows, p, m, problem, next, is_last, turn);
         wait_for<0>(dp);
         store_half(&m.p[PART], s[1]);
         find_scaled_ds(dp, s[1], by_ds, delta);
@@ -523,21 +579,8 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         fence_proxy_async_shared();
         sync_threads(); /* p and ds are complete */
 
-        float dq[DIM / 2], dk[DIM / 2], dv[DIM / 2];
-        multiply_weights<false>(dq, m.ds, m.scaled[OF_K]);
-        multiply_weights<true>(dk, m.ds, m.scaled[OF_Q]);
-        multiply_weights<true>(dv, m.p, m.scaled[OF_DOUT]);
         uint32_t pairs[RESULTS][DIM / 4];
-        wait_for<2>(dq);
-        round_result(pairs[FOR_DQ], dq, of_dq);
-        stage(staged(m, FOR_DQ, warp_first()), pairs[FOR_DQ]);
-        wait_for<1>(dk);
-        round_result(pairs[FOR_DK], dk, of_dk);
-        sync_warp(FULL_WARP); /* dq is staged */
-        if (ALL_WHOLE) write_whole_dq(p, m, problem);
-        else write_dq(p, m, own);
-        wait_for<0>(dv);
-        round_result(pairs[FOR_DV], dv, of_dv);
+        find_results<ALL_WHOLE>(pairs, p, m, own, problem, of_dq, of_dk, of_dv);
         if (has_next) publish(m, rows); /* if always, the compiler waits for rows between products */
         if (ALL_WHOLE && thread_x() == 0) m.left.first = next;
         const unsigned warp_row = warp() * 16;
@@ -547,8 +590,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         sync_warp(FULL_WARP);
         if (!ALL_WHOLE) turn = (turn + 1) % CARDS;
     } while (has_next);
-    if (ALL_WHOLE) write_whole_dk_dv(p, m, m.left.first - m.left.step);
-    else write_dk_dv(p, m, m.cards[(turn + 2) % CARDS]);
+    write_last_dk_dv<ALL_WHOLE>(p, m, ALL_WHOLE ? m.left.first - m.left.step : 0, turn);
 }
 
 template <bool ALL_WHOLE>

@@ -202,6 +202,22 @@ DEVICE void wait_for_loads(const kernel_state<KIND> &state)
     }
 }
 
+enum { OF_DQ, OF_DK, OF_DV };
+
+/* Features x and up of a result. */
+template <typename shape, bool WHOLE>
+DEVICE void write_result(const backward_params &p, const card &c, int of, int x, uint16_t *tile,
+                         const uint32_t (&pairs)[shape::slice::DIM / 4])
+{
+    const forward_params &f = p.forward;
+    if (of == OF_DQ)
+        write_slice<shape, WHOLE>(p.dq, c.rows[DQ], f.head_dim, x, tile, pairs, c.seqlen_q, c.used_q, c.used_k);
+    else if (of == OF_DK)
+        write_slice<shape, WHOLE>(p.dk, c.rows[DK], f.head_dim, x, tile, pairs, c.seqlen_k, c.used_k, c.used_q);
+    else
+        write_slice<shape, WHOLE>(p.dv, c.rows[DV], f.head_dim_v, x, tile, pairs, c.seqlen_k, c.used_k, c.used_q);
+}
+
 /* Of the warp's problem, with results of SLICES slices: all, or the CTA's own. */
 template <typename T, typename shape, int SLICES, kind KIND>
 DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
@@ -289,7 +305,6 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
         write_slice<shape, IS_WHOLE>(p.dv, c.rows[DV], f.head_dim_v, 0, staged, pairs, c.seqlen_k, c.used_k, c.used_q);
     sync_threads(); /* p and ds are complete */
 
-    enum { OF_DQ, OF_DK, OF_DV };
     constexpr int STEPS = (shape::TOGETHER ? 3 : 2) * SLICES;
     UNROLL for (int step = 0; step < STEPS; ++step) {
         const int x = first_x + step % SLICES * slice::DIM, of = step / SLICES;
@@ -303,15 +318,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
                     multiply_transposed<T, shape>(sums.at[n], next == OF_DK ? w_ds : w_p,
                                                   (next == OF_DK ? q : dout) + next_x * ROWS, n);
         }
-        if (of == OF_DQ)
-            write_slice<shape, IS_WHOLE>(p.dq, c.rows[DQ], f.head_dim, x, staged, pairs, c.seqlen_q, c.used_q,
-                                         c.used_k);
-        else if (of == OF_DK)
-            write_slice<shape, IS_WHOLE>(p.dk, c.rows[DK], f.head_dim, x, staged, pairs, c.seqlen_k, c.used_k,
-                                         c.used_q);
-        else
-            write_slice<shape, IS_WHOLE>(p.dv, c.rows[DV], f.head_dim_v, x, staged, pairs, c.seqlen_k, c.used_k,
-                                         c.used_q);
+        write_result<shape, IS_WHOLE>(p, c, of, x, staged, pairs);
     }
     if (IS_WHOLE) return;
     const int row = KEYS + static_cast<int>(warp_first() % KEYS / 16);
