@@ -71,11 +71,14 @@ static bool rejected(struct kernels_rejection *out, const char *property, int64_
     return true;
 }
 
+/* Nobody reads them: of one kernel most cases are another's. */
+static struct kernels_verdicts verdicts;
+
 static int ask_corners(const struct reach *reach, const struct implementation *self, struct prop_context *context)
 {
     int failure = TRIAL_PASSES;
-    if (reach->fp32) failure = kernels_corners(self, ATTEST_FP32, context);
-    if (failure == TRIAL_PASSES && reach->others) failure = kernels_corners(self, ATTEST_BF16, context);
+    if (reach->fp32) failure = kernels_corners(self, ATTEST_FP32, &verdicts, context);
+    if (failure == TRIAL_PASSES && reach->others) failure = kernels_corners(self, ATTEST_BF16, &verdicts, context);
     return failure;
 }
 
@@ -86,9 +89,9 @@ static int ask_several_tiles(const struct reach *reach, const struct implementat
     for (int backward = 0; backward < 2; ++backward) {
         if (!(backward ? reach->backward : reach->forward)) continue;
         if (failure == TRIAL_PASSES && reach->fp32)
-            failure = kernels_long(self, backward, ATTEST_FP32, only, context);
+            failure = kernels_long(self, backward, ATTEST_FP32, only, &verdicts, context);
         if (failure == TRIAL_PASSES && reach->others)
-            failure = kernels_long(self, backward, ATTEST_BF16, only, context);
+            failure = kernels_long(self, backward, ATTEST_BF16, only, &verdicts, context);
     }
     return failure;
 }
@@ -97,8 +100,8 @@ static int ask_large(const struct reach *reach, const struct implementation *sel
 {
     int failure = TRIAL_PASSES;
     if (!reach->backward) return failure;
-    if (reach->fp32) failure = kernels_large(self, ATTEST_FP32, context);
-    if (failure == TRIAL_PASSES && reach->others) failure = kernels_large(self, ATTEST_BF16, context);
+    if (reach->fp32) failure = kernels_large(self, ATTEST_FP32, &verdicts, context);
+    if (failure == TRIAL_PASSES && reach->others) failure = kernels_large(self, ATTEST_BF16, &verdicts, context);
     return failure;
 }
 

@@ -195,6 +195,42 @@ bool kernels_report(const struct kernel_tally *tally, const char *name, FILE *ou
     return enough && total > 0 && tally->failures == 0;
 }
 
+/* ---- cases with names ---- */
+
+static struct kernels_verdict *verdict_of(struct kernels_verdicts *verdicts, const char *name)
+{
+    for (int i = 0; i < verdicts->count; ++i)
+        if (strcmp(verdicts->of[i].name, name) == 0) return &verdicts->of[i];
+    if (verdicts->count == KERNELS_MAX_NAMES) abort();
+    struct kernels_verdict *const new_one = &verdicts->of[verdicts->count++];
+    *new_one = (struct kernels_verdict){.name = name};
+    return new_one;
+}
+
+int kernels_note(struct kernels_verdicts *verdicts, const char *name, int verdict)
+{
+    struct kernels_verdict *const of = verdict_of(verdicts, name);
+    of->passed += verdict == TRIAL_PASSES;
+    of->discarded += verdict == TRIAL_DISCARDED;
+    return verdict == TRIAL_DISCARDED ? TRIAL_PASSES : verdict;
+}
+
+bool kernels_report_verdicts(const struct kernels_verdicts *verdicts, const char *of, FILE *out)
+{
+    int64_t passed = 0, discarded = 0;
+    bool all = verdicts->count > 0;
+    for (int i = 0; i < verdicts->count; ++i) {
+        const struct kernels_verdict *const v = &verdicts->of[i];
+        passed += v->passed, discarded += v->discarded;
+        all &= v->passed > 0 || v->discarded == 0;
+        if (v->passed == 0 && v->discarded > 0) fprintf(out, "%s: DISCARDED for every kernel\n", v->name);
+    }
+    fprintf(out, "%d %s: %" PRId64 " passed, %" PRId64 " discarded, as another kernel answered\n", verdicts->count, of,
+            passed, discarded);
+    fflush(out);
+    return all;
+}
+
 /* ---- replay ---- */
 
 bool kernels_replay(const char *text, const struct implementation *self, int64_t work, FILE *out)

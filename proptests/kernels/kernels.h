@@ -64,14 +64,35 @@ enum attest_status kernels_plan(const struct kernel_implementation *self, const 
  * nothing would be left of it. */
 bool kernels_property(const struct property *property, int64_t work, struct property *out);
 
+/* What became of cases that have names, over all kernels that were asked. */
+enum { KERNELS_MAX_NAMES = 256 };
+struct kernels_verdicts {
+    struct kernels_verdict {
+        const char *name;
+        int64_t passed, discarded; /* discarded: another kernel answered, or none */
+    } of[KERNELS_MAX_NAMES];
+    int count;
+};
+
+/* Counts a verdict. Returns it, or TRIAL_PASSES for TRIAL_DISCARDED: the other cases are asked all the same. */
+int kernels_note(struct kernels_verdicts *verdicts, const char *name, int verdict);
+
+/* Prints how many passed and were discarded, and the name of each case that was discarded for every kernel. Returns
+ * whether there was none. */
+bool kernels_report_verdicts(const struct kernels_verdicts *verdicts, const char *of, FILE *out);
+
 /* Checks in one dtype that no random case makes, of implementations in host memory: strides of 2^31 elements and more,
  * infinite scores and sinks, the diagonal of seqused, merges of one state. Those of kernels_nan.c and kernels_scaled.c
- * are among them. */
-int kernels_corners(const struct implementation *self, int32_t dtype, struct prop_context *context);
-int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context);
-int kernels_scaled(const struct implementation *self, int32_t dtype, struct prop_context *context);
+ * are among them. They return TRIAL_PASSES or the first failure. */
+int kernels_corners(const struct implementation *self, int32_t dtype, struct kernels_verdicts *verdicts,
+                    struct prop_context *context);
+int kernels_nan(const struct implementation *self, int32_t dtype, struct kernels_verdicts *verdicts,
+                struct prop_context *context);
+int kernels_scaled(const struct implementation *self, int32_t dtype, struct kernels_verdicts *verdicts,
+                   struct prop_context *context);
 /* Gradients of rows of large scores, which take long and are asked apart. */
-int kernels_large(const struct implementation *self, int32_t dtype, struct prop_context *context);
+int kernels_large(const struct implementation *self, int32_t dtype, struct kernels_verdicts *verdicts,
+                  struct prop_context *context);
 
 /* SMs of the simulated GPU that a problem is run on: 1 to 4, or 16. */
 unsigned kernels_sim_sms(const struct attest_problem *p);
@@ -79,7 +100,7 @@ unsigned kernels_sim_sms(const struct attest_problem *p);
 /* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. `only`: the name of the
  * one that is asked, NULL: all. */
 int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
-                 struct prop_context *context);
+                 struct kernels_verdicts *verdicts, struct prop_context *context);
 bool kernels_long_has(const char *name);
 
 struct kernel_run {

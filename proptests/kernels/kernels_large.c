@@ -93,7 +93,7 @@ static int equal_keys(const struct implementation *self, const struct shape *s, 
     static struct problem h;
     const double q = 0x1p6, k = 0x1p7, scale = score / (q * k);
     prepare(&h, s, dtype, (float)scale);
-    if (!is_asked(self, &h.p, 0)) return TRIAL_PASSES;
+    if (!is_asked(self, &h.p, 0)) return TRIAL_DISCARDED;
     set_dout(&h, s);
     for (int b = 0; b < s->batch; ++b) {
         for (int i = 0; i < s->rows; ++i) {
@@ -128,7 +128,7 @@ static int one_key(const struct implementation *self, const struct shape *s, int
     const double q = 0x1p6, k = negative ? -0x1p7 : 0x1p7, scale = fabs(score) / (0x1p6 * k);
     const int keys[2] = {3, s->used_k - 5}; /* of even rows, and of odd ones */
     prepare(&h, s, dtype, (float)scale);
-    if (!is_asked(self, &h.p, 0)) return TRIAL_PASSES;
+    if (!is_asked(self, &h.p, 0)) return TRIAL_DISCARDED;
     set_dout(&h, s);
     for (int b = 0; b < s->batch; ++b) {
         for (int i = 0; i < s->rows; ++i) {
@@ -175,7 +175,7 @@ static int same_bits(const struct implementation *self, const struct shape *s, i
         for (int n = 0; n < 2; ++n) {
             struct problem *const h = &with[n];
             prepare(h, s, dtype, 1);
-            if (!is_asked(self, &h->p, 9)) return TRIAL_PASSES;
+            if (!is_asked(self, &h->p, 9)) return TRIAL_DISCARDED;
             set_dout(h, s);
             for (int b = 0; b < s->batch; ++b) {
                 for (int j = 0; j < s->used_k; ++j) {
@@ -210,18 +210,23 @@ static int same_bits(const struct implementation *self, const struct shape *s, i
 }
 
 /* Of each shape two of the sizes: a wrong kernel is asked all of it. */
-int kernels_large(const struct implementation *self, int32_t dtype, struct prop_context *context)
+int kernels_large(const struct implementation *self, int32_t dtype, struct kernels_verdicts *verdicts,
+                  struct prop_context *context)
 {
     static const double sizes[] = {0x1p11, 0x1p36, 0x1p23, 0x1p66, 0x1p19}; /* 2e3, 7e10, 8e6, 7e19, 5e5 */
     enum { SIZES = sizeof sizes / sizeof *sizes, SHAPES = sizeof shapes / sizeof *shapes };
     int failure = TRIAL_PASSES;
     for (int n = 0; n < 2 * SHAPES && failure == TRIAL_PASSES; ++n) {
         const struct shape *const s = &shapes[n / 2];
-        const double size = sizes[n % SIZES];
-        failure = n % 2 == 0 ? same_bits(self, s, dtype, context) : TRIAL_PASSES;
-        if (failure == TRIAL_PASSES) failure = equal_keys(self, s, dtype, n % 4 < 2 ? size : -size, context);
-        if (failure == TRIAL_PASSES) failure = one_key(self, s, dtype, size, n % 2 == 0, context);
-        if (failure == TRIAL_PASSES) failure = one_key(self, s, dtype, -size, n % 2 != 0, context);
+        const double size = sizes[n % SIZES], of_equal_keys = n % 4 < 2 ? size : -size;
+        const bool negative = n % 2 == 0; /* of the first one_key() */
+        if (n % 2 == 0) failure = kernels_note(verdicts, "the same bits", same_bits(self, s, dtype, context));
+        if (failure == TRIAL_PASSES)
+            failure = kernels_note(verdicts, "equal keys", equal_keys(self, s, dtype, of_equal_keys, context));
+        if (failure == TRIAL_PASSES)
+            failure = kernels_note(verdicts, "one key", one_key(self, s, dtype, size, negative, context));
+        if (failure == TRIAL_PASSES)
+            failure = kernels_note(verdicts, "one low key", one_key(self, s, dtype, -size, !negative, context));
     }
     return failure;
 }

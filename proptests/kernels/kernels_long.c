@@ -242,6 +242,9 @@ bool kernels_long_has(const char *name)
     return false;
 }
 
+/* Of a case asked in several ways. One that a kernel has answered is not discarded because it has not another. */
+static int worse(int verdict, int next) { return next == TRIAL_DISCARDED ? verdict : next; }
+
 static int ask_case(const struct implementation *self, const struct long_case *from, bool backward, int32_t dtype,
                     struct prop_context *context)
 {
@@ -249,30 +252,31 @@ static int ask_case(const struct implementation *self, const struct long_case *f
         property_named(backward ? "backward_within_bound" : "forward_within_bound");
     const struct property *const same_bits =
         property_named(backward ? "strides_are_layout_backward" : "strides_are_layout");
-    int failure = TRIAL_PASSES;
+    int verdict = TRIAL_DISCARDED;
     struct prop_case c;
     set_problem(&c, from, 0, dtype, backward);
     if (is_asked(self, &c)) {
         set_values(&c, from);
-        failure = property->check(&c, self, context);
-        if (failure == TRIAL_PASSES && from->odd_results) failure = same_bits->check(&c, self, context);
-        for (int64_t more = 0; more < 2 && failure == TRIAL_PASSES && from->elsewhere; ++more)
-            failure = ask_another(self, from, more, dtype, property, context);
+        verdict = property->check(&c, self, context);
+        if (verdict == TRIAL_PASSES && from->odd_results) verdict = worse(verdict, same_bits->check(&c, self, context));
+        for (int64_t more = 0; more < 2 && verdict == TRIAL_PASSES && from->elsewhere; ++more)
+            verdict = worse(verdict, ask_another(self, from, more, dtype, property, context));
         struct long_case near = *from; /* what a launch keeps of the tensors' strides is not for the next one */
         near.far_values = false;
-        if (failure == TRIAL_PASSES && from->far_values)
-            failure = ask_another(self, &near, 0, dtype, property, context);
+        if (verdict == TRIAL_PASSES && from->far_values)
+            verdict = worse(verdict, ask_another(self, &near, 0, dtype, property, context));
     }
     case_free(&c);
-    if (failure > TRIAL_PASSES) name_failure(context, from->name);
-    return failure;
+    if (verdict > TRIAL_PASSES) name_failure(context, from->name);
+    return verdict;
 }
 
 int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
-                 struct prop_context *context)
+                 struct kernels_verdicts *verdicts, struct prop_context *context)
 {
     int failure = TRIAL_PASSES;
     for (const struct long_case *from = long_cases; from->name != NULL && failure == TRIAL_PASSES; ++from)
-        if (only == NULL || strcmp(only, from->name) == 0) failure = ask_case(self, from, backward, dtype, context);
+        if (only == NULL || strcmp(only, from->name) == 0)
+            failure = kernels_note(verdicts, from->name, ask_case(self, from, backward, dtype, context));
     return failure;
 }

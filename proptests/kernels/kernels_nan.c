@@ -159,12 +159,19 @@ static int dropped_values_are_felt(const struct implementation *self, int32_t dt
     return TRIAL_PASSES;
 }
 
-int kernels_nan(const struct implementation *self, int32_t dtype, struct prop_context *context)
+int kernels_nan(const struct implementation *self, int32_t dtype, struct kernels_verdicts *verdicts,
+                struct prop_context *context)
 {
-    static int (*const checks[])(const struct implementation *, int32_t, struct prop_context *) = {
-        unused_rows_are_zero, nan_is_felt_in_gradients, sink_of_nothing, lowest_biases, dropped_values_are_felt};
+    static const struct {
+        const char *name;
+        int (*check)(const struct implementation *, int32_t, struct prop_context *);
+    } corners[] = {{"rows not used are zero", unused_rows_are_zero},
+                   {"NaN is felt in gradients", nan_is_felt_in_gradients},
+                   {"a sink of nothing", sink_of_nothing},
+                   {"the lowest biases", lowest_biases},
+                   {"dropped values are felt", dropped_values_are_felt}};
     int failure = TRIAL_PASSES;
-    for (size_t i = 0; i < sizeof checks / sizeof *checks && failure == TRIAL_PASSES; ++i)
-        failure = checks[i](self, dtype, context);
+    for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
+        failure = kernels_note(verdicts, corners[i].name, corners[i].check(self, dtype, context));
     return failure;
 }

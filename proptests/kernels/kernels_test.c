@@ -102,20 +102,26 @@ Test(kernels, corpus)
 Test(kernels, hold_in_corners)
 {
     static struct prop_context context;
+    static struct kernels_verdicts verdicts;
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
     for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
-        cr_expect_eq(kernels_corners(&library.implementation, dtype, &context), TRIAL_PASSES, "%s", context.message);
+        cr_expect_eq(kernels_corners(&library.implementation, dtype, &verdicts, &context), TRIAL_PASSES, "%s",
+                     context.message);
+    cr_expect(kernels_report_verdicts(&verdicts, "corners", stdout));
 }
 
 Test(kernels, hold_for_large_rows)
 {
     static struct prop_context context;
+    static struct kernels_verdicts verdicts;
     static const enum sim_generation generations[] = {SIM_SM_80, SIM_SM_90};
     for (int n = 0; n < 2; ++n) {
         struct kernel_implementation library = kernels_on_sim("library", generations[n], NULL);
         for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
-            cr_expect_eq(kernels_large(&library.implementation, dtype, &context), TRIAL_PASSES, "%s", context.message);
+            cr_expect_eq(kernels_large(&library.implementation, dtype, &verdicts, &context), TRIAL_PASSES, "%s",
+                         context.message);
     }
+    cr_expect(kernels_report_verdicts(&verdicts, "corners of large rows", stdout));
 }
 
 /* Problems alone in which kernels for short sequences have a part. */
@@ -130,32 +136,37 @@ static void ask_short_ones(struct kernel_implementation *kernels)
     kernels->only_replaced = true;
 }
 
-static void run_long(const struct kernel_implementation *kernels, int32_t dtype)
+/* In the dtypes from `first` on. Returns whether `kernels` answered each of the cases at least once. */
+static bool run_long(const struct kernel_implementation *kernels, int32_t first)
 {
     static struct prop_context context;
-    for (int backward = 0; backward < 2; ++backward)
-        cr_expect_eq(kernels_long(&kernels->implementation, backward, dtype, NULL, &context), TRIAL_PASSES, "%s",
-                     context.message);
+    static struct kernels_verdicts verdicts;
+    for (int32_t dtype = first; dtype <= ATTEST_BF16; ++dtype)
+        for (int backward = 0; backward < 2; ++backward)
+            cr_expect_eq(kernels_long(&kernels->implementation, backward, dtype, NULL, &verdicts, &context),
+                         TRIAL_PASSES, "%s", context.message);
+    return kernels_report_verdicts(&verdicts, "cases of several tiles", stdout);
 }
 
 Test(kernels, hold_in_several_tiles)
 {
     struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
     library.is_general = true;
-    for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
+    cr_expect(run_long(&library, ATTEST_FP32));
 }
 
+/* Longer ones are not theirs. */
 Test(kernels, hold_in_several_tiles_of_short_ones)
 {
     struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
     ask_short_ones(&library);
-    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
+    run_long(&library, ATTEST_FP16);
 }
 
 Test(kernels, hold_in_several_tiles_on_hopper)
 {
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
-    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&library, dtype);
+    cr_expect(run_long(&library, ATTEST_FP16));
 }
 
 /* Traffic of one head of packed fp32 rows: q once for each 64 keys, k and v once for each 32 queries; no bank
