@@ -25,6 +25,9 @@ extern "C" {
  * accumulation, delta from the rounded o), "ampere" and "hopper" (flash with those tensor cores'
  * accumulation and ds of p in fp32), "lazy" (the same with any accumulation; o is rescaled only where the maximum has
  * grown by more than 2^8). */
+enum ref_recipe_place {
+    REF_RECIPE_FP32, REF_RECIPE_MIXED, REF_RECIPE_FLASH, REF_RECIPE_AMPERE, REF_RECIPE_HOPPER, REF_RECIPE_LAZY,
+};
 extern const struct attest_recipe ref_recipes[];
 const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is none of that name */
 
@@ -36,6 +39,13 @@ const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is no
  * "backward_shared" ("forward_sm80" and "backward_sm80" of a problem that they share with those of short sequences),
  * "short_forward_shared", "short_backward_shared" (what those beside the scaled ones share with them), "merge",
  * "merge_backward" (of which exp_error says all). */
+enum ref_kernel_place {
+    REF_FORWARD_SM80, REF_BACKWARD_SM80, REF_FORWARD_FP32, REF_BACKWARD_FP32, REF_MERGE, REF_MERGE_BACKWARD,
+    REF_SHORT_FORWARD_SM80, REF_SHORT_BACKWARD_SM80, REF_ONE_QUERY_FORWARD_SM80, REF_ONE_QUERY_BACKWARD_SM80,
+    REF_SHORT_FORWARD_SM90, REF_SHORT_FORWARD_SM90_D256, REF_SHORT_BACKWARD_SM90_N64, REF_SHORT_BACKWARD_SM90_N128,
+    REF_SHORT_BACKWARD_SM90_N128_D256, REF_SHORT_BACKWARD_SM90_N128_SCALED, REF_SHORT_FORWARD_SM90_SCALED,
+    REF_FORWARD_SHARED, REF_BACKWARD_SHARED, REF_SHORT_FORWARD_SHARED, REF_SHORT_BACKWARD_SHARED,
+};
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
 

@@ -21,18 +21,19 @@
 #define FLASH .round_dkv_heads = 1, .delta = ATTEST_DELTA_FROM_ROUNDED_O
 
 const struct attest_recipe ref_recipes[] = {
-    {.name = "fp32",
-     .struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_FP32,
-     .delta = ATTEST_DELTA_EXACT,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_ACCURATE,
-     .ordered_keys = 1},
-    {.name = "mixed", TENSOR_CORE, .accumulate = ATTEST_ACC_FAITHFUL, .delta = ATTEST_DELTA_EXACT},
-    {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1},
-    {.name = "ampere", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_AMPERE},
-    {.name = "hopper", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_HOPPER},
-    {.name = "lazy", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .rescale_log2 = LAZY_LOG2},
+    [REF_RECIPE_FP32] = {.name = "fp32",
+                         .struct_size = sizeof(struct attest_recipe),
+                         .accumulate = ATTEST_ACC_FP32,
+                         .delta = ATTEST_DELTA_EXACT,
+                         .exp_error = EXP_ERROR,
+                         .tanh_error = TANH_ACCURATE,
+                         .ordered_keys = 1},
+    [REF_RECIPE_MIXED] = {.name = "mixed", TENSOR_CORE, .accumulate = ATTEST_ACC_FAITHFUL, .delta = ATTEST_DELTA_EXACT},
+    [REF_RECIPE_FLASH] = {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1},
+    [REF_RECIPE_AMPERE] = {.name = "ampere", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_AMPERE},
+    [REF_RECIPE_HOPPER] = {.name = "hopper", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_HOPPER},
+    [REF_RECIPE_LAZY] = {.name = "lazy", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL,
+                         .rescale_log2 = LAZY_LOG2},
     {0},
 };
 
@@ -60,37 +61,40 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE_CLS PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_NORMALIZED
 
 const struct attest_recipe ref_kernel_recipes[] = {
-    {.name = "forward_sm80", PORTABLE_MMA},
-    {.name = "backward_sm80", PORTABLE_MMA},
-    {.name = "forward_fp32", PORTABLE_FP32},
-    {.name = "backward_fp32", PORTABLE_FP32},
-    {.name = "merge",
-     .struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_FP32,
-     .delta = ATTEST_DELTA_EXACT,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_ACCURATE},
-    {.name = "merge_backward",
-     .struct_size = sizeof(struct attest_recipe),
-     .accumulate = ATTEST_ACC_FP32,
-     .delta = ATTEST_DELTA_EXACT,
-     .exp_error = EXP_ERROR,
-     .tanh_error = TANH_ACCURATE},
-    {.name = "short_forward_sm80", PORTABLE_SHORT(64)},
-    {.name = "short_backward_sm80", PORTABLE_SHORT(64)},
-    {.name = "one_query_forward_sm80", PORTABLE_CLS},
-    {.name = "one_query_backward_sm80", PORTABLE_CLS},
-    {.name = "short_forward_sm90", PORTABLE_SHORT(TILE_K)}, /* rescales nothing: bounds.md section 11.9 */
-    {.name = "short_forward_sm90_d256", PORTABLE_SHORT(128)},
-    {.name = "short_backward_sm90_n64", PORTABLE_SHORT(64)},
-    {.name = "short_backward_sm90_n128", PORTABLE_SHORT(128)},
-    {.name = "short_backward_sm90_n128_d256", PORTABLE_SHORT(128)},
-    {.name = "short_backward_sm90_n128_scaled", PORTABLE_SCALED(128)},
-    {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)}, /* rescales nothing, as short_forward_sm90 */
-    {.name = "forward_shared", PORTABLE_MMA_SHARED}, /* forward, backward beside those of short sequences */
-    {.name = "backward_shared", PORTABLE_MMA_SHARED},
-    {.name = "short_forward_shared", PORTABLE_SHORT_SHARED(TILE_K)}, /* those beside short_forward_sm90_scaled */
-    {.name = "short_backward_shared", PORTABLE_SHORT_SHARED(64)},    /* those beside short_backward_sm90_n128_scaled */
+    [REF_FORWARD_SM80] = {.name = "forward_sm80", PORTABLE_MMA},
+    [REF_BACKWARD_SM80] = {.name = "backward_sm80", PORTABLE_MMA},
+    [REF_FORWARD_FP32] = {.name = "forward_fp32", PORTABLE_FP32},
+    [REF_BACKWARD_FP32] = {.name = "backward_fp32", PORTABLE_FP32},
+    [REF_MERGE] = {.name = "merge",
+                   .struct_size = sizeof(struct attest_recipe),
+                   .accumulate = ATTEST_ACC_FP32,
+                   .delta = ATTEST_DELTA_EXACT,
+                   .exp_error = EXP_ERROR,
+                   .tanh_error = TANH_ACCURATE},
+    [REF_MERGE_BACKWARD] = {.name = "merge_backward",
+                            .struct_size = sizeof(struct attest_recipe),
+                            .accumulate = ATTEST_ACC_FP32,
+                            .delta = ATTEST_DELTA_EXACT,
+                            .exp_error = EXP_ERROR,
+                            .tanh_error = TANH_ACCURATE},
+    [REF_SHORT_FORWARD_SM80] = {.name = "short_forward_sm80", PORTABLE_SHORT(64)},
+    [REF_SHORT_BACKWARD_SM80] = {.name = "short_backward_sm80", PORTABLE_SHORT(64)},
+    [REF_ONE_QUERY_FORWARD_SM80] = {.name = "one_query_forward_sm80", PORTABLE_CLS},
+    [REF_ONE_QUERY_BACKWARD_SM80] = {.name = "one_query_backward_sm80", PORTABLE_CLS},
+    /* Those for Hopper rescale nothing, the scaled one neither: bounds.md section 11.9. */
+    [REF_SHORT_FORWARD_SM90] = {.name = "short_forward_sm90", PORTABLE_SHORT(TILE_K)},
+    [REF_SHORT_FORWARD_SM90_D256] = {.name = "short_forward_sm90_d256", PORTABLE_SHORT(128)},
+    [REF_SHORT_BACKWARD_SM90_N64] = {.name = "short_backward_sm90_n64", PORTABLE_SHORT(64)},
+    [REF_SHORT_BACKWARD_SM90_N128] = {.name = "short_backward_sm90_n128", PORTABLE_SHORT(128)},
+    [REF_SHORT_BACKWARD_SM90_N128_D256] = {.name = "short_backward_sm90_n128_d256", PORTABLE_SHORT(128)},
+    [REF_SHORT_BACKWARD_SM90_N128_SCALED] = {.name = "short_backward_sm90_n128_scaled", PORTABLE_SCALED(128)},
+    [REF_SHORT_FORWARD_SM90_SCALED] = {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)},
+    /* Of forward_sm80 and backward_sm80 beside those of short sequences. */
+    [REF_FORWARD_SHARED] = {.name = "forward_shared", PORTABLE_MMA_SHARED},
+    [REF_BACKWARD_SHARED] = {.name = "backward_shared", PORTABLE_MMA_SHARED},
+    /* Of those beside short_forward_sm90_scaled and short_backward_sm90_n128_scaled. */
+    [REF_SHORT_FORWARD_SHARED] = {.name = "short_forward_shared", PORTABLE_SHORT_SHARED(TILE_K)},
+    [REF_SHORT_BACKWARD_SHARED] = {.name = "short_backward_shared", PORTABLE_SHORT_SHARED(64)},
     {0},
 };
 

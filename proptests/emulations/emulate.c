@@ -10,30 +10,31 @@
 #include "proptests/emulations/emulate_head.h"
 #include "reference/bounds.h" /* for ref_recipes, which is data */
 
-#define EMULATION(NAME, RECIPE, TILE_K) EMULATION_OF(NAME, &ref_recipes[RECIPE], TILE_K)
-#define EMULATION_OF(NAME, RECIPE, TILE_K) {IMPLEMENTATION(NAME, RECIPE, TILE_K)}
-#define UNKIND_EMULATION_OF(NAME, RECIPE, TILE_K) {IMPLEMENTATION(NAME, RECIPE, TILE_K), .is_unkind = true}
+#define EMULATION(NAME, RECIPE, TILE_K) {IMPLEMENTATION(NAME, &ref_recipes[REF_RECIPE_##RECIPE], TILE_K)}
+#define OF_KERNEL(NAME, KERNEL, TILE_K) {IMPLEMENTATION(NAME, &ref_kernel_recipes[REF_##KERNEL], TILE_K)}
+#define UNKIND_OF_KERNEL(NAME, KERNEL, TILE_K) \
+    {IMPLEMENTATION(NAME, &ref_kernel_recipes[REF_##KERNEL], TILE_K), .is_unkind = true}
 #define IMPLEMENTATION(NAME, RECIPE, TILE_K) \
     .name = NAME, .recipe = RECIPE, .forward = emulate_forward, .backward = emulate_backward, \
     .merge = emulate_merge, .tile_k = TILE_K
 
 const struct implementation emulations[] = {
-    EMULATION("fp32", 0, 16),
-    EMULATION("mixed", 1, 32),
-    EMULATION("flash", 2, 16),
-    EMULATION("ampere", 3, 16),
-    EMULATION("hopper", 4, 64),
-    EMULATION("fp32-tile2", 0, 2), /* edges of tiles in the smallest cases */
-    EMULATION("flash-tile128", 2, 128),
+    EMULATION("fp32", FP32, 16),
+    EMULATION("mixed", MIXED, 32),
+    EMULATION("flash", FLASH, 16),
+    EMULATION("ampere", AMPERE, 16),
+    EMULATION("hopper", HOPPER, 64),
+    EMULATION("fp32-tile2", FP32, 2), /* edges of tiles in the smallest cases */
+    EMULATION("flash-tile128", FLASH, 128),
     /* kernels/long/forward_sm80.cu, kernels/long/backward_sm80.cu */
-    EMULATION_OF("portable", &ref_kernel_recipes[1], 64),
-    UNKIND_EMULATION_OF("portable-unkind", &ref_kernel_recipes[1], 64),
+    OF_KERNEL("portable", BACKWARD_SM80, 64),
+    UNKIND_OF_KERNEL("portable-unkind", BACKWARD_SM80, 64),
     /* kernels/..._fp32.cu, one_query_forward_sm80.cu */
-    UNKIND_EMULATION_OF("portable-fp32-unkind", &ref_kernel_recipes[3], 64),
-    UNKIND_EMULATION_OF("portable-short-unkind", &ref_kernel_recipes[6], 128), /* kernels/short_....cu */
-    EMULATION_OF("portable-scaled", &ref_kernel_recipes[15], 128),
-    UNKIND_EMULATION_OF("portable-scaled-unkind", &ref_kernel_recipes[15], 128),
-    EMULATION("lazy", 5, 16),
+    UNKIND_OF_KERNEL("portable-fp32-unkind", BACKWARD_FP32, 64),
+    UNKIND_OF_KERNEL("portable-short-unkind", SHORT_FORWARD_SM80, 128), /* kernels/short_....cu */
+    OF_KERNEL("portable-scaled", SHORT_BACKWARD_SM90_N128_SCALED, 128),
+    UNKIND_OF_KERNEL("portable-scaled-unkind", SHORT_BACKWARD_SM90_N128_SCALED, 128),
+    EMULATION("lazy", LAZY, 16),
     {0},
 };
 

@@ -289,13 +289,13 @@ static enum attest_status forward_by_batch(const struct implementation *self, co
 
 /* --- The table ----------------------------------------------------------------------------------------- */
 
-#define IMPLEMENTATION(NAME, RECIPE, KIND, FORWARD, MERGE, TILE_K)                                           \
-    .implementation = {.name = NAME, .recipe = &ref_recipes[RECIPE], .mutant = KIND, .forward = FORWARD,       \
-                       .backward = backward, .merge = MERGE, .tile_k = TILE_K}
-#define TINY_TILES(NAME, KIND) IMPLEMENTATION(NAME, 0, KIND, forward, emulate_merge, 2)
-#define FLASH(NAME, KIND) IMPLEMENTATION(NAME, 2, KIND, forward, emulate_merge, 16)
-#define LAZY(NAME, KIND) IMPLEMENTATION(NAME, 5, KIND, forward, emulate_merge, 16)
-#define MERGE(NAME, FUNCTION) IMPLEMENTATION(NAME, 0, MUTANT_WRAPPER, forward, FUNCTION, 2)
+#define IMPLEMENTATION(NAME, RECIPE, KIND, FORWARD, MERGE, TILE_K)                                     \
+    .implementation = {.name = NAME, .recipe = &ref_recipes[REF_RECIPE_##RECIPE], .mutant = KIND,      \
+                       .forward = FORWARD, .backward = backward, .merge = MERGE, .tile_k = TILE_K}
+#define TINY_TILES(NAME, KIND) IMPLEMENTATION(NAME, FP32, KIND, forward, emulate_merge, 2)
+#define FLASH(NAME, KIND) IMPLEMENTATION(NAME, FLASH, KIND, forward, emulate_merge, 16)
+#define LAZY(NAME, KIND) IMPLEMENTATION(NAME, LAZY, KIND, forward, emulate_merge, 16)
+#define MERGE(NAME, FUNCTION) IMPLEMENTATION(NAME, FP32, MUTANT_WRAPPER, forward, FUNCTION, 2)
 #define MISREADS(NAME, FUNCTION, PASSES) TINY_TILES(NAME, MUTANT_WRAPPER), .misread = FUNCTION, .passes = PASSES
 #define SPOILS(NAME, FUNCTION) TINY_TILES(NAME, MUTANT_WRAPPER), .spoil = FUNCTION
 #define SHRINKS_TO(Q, K) .seqlen_q = Q, .seqlen_k = K
@@ -382,7 +382,7 @@ const struct mutant mutants[] = {
      .bug = "backward reads the device's seed before it is there", SHRINKS_TO(2, 4)},
     {MISREADS("seed-constant", seed_constant, MUTATES_BOTH), .row = 51, .museum = "flash-attention#2088",
      .bug = "the dropout seed is a constant", SHRINKS_TO(1, 4)},
-    {IMPLEMENTATION("tile-by-batch", 0, MUTANT_WRAPPER, forward_by_batch, emulate_merge, 2), .row = 61,
+    {IMPLEMENTATION("tile-by-batch", FP32, MUTANT_WRAPPER, forward_by_batch, emulate_merge, 2), .row = 61,
      .museum = "FlashMLA#212", .bug = "a row's bits depend on the batch around it", SHRINKS_TO(1, 4)},
     {TINY_TILES("tail-dropped", MUTANT_TAIL_DROPPED), .row = 62, .museum = "TransformerEngine#3331",
      .bug = "the keys of a tile that is not full are dropped", SHRINKS_TO(1, 1)},

@@ -120,7 +120,7 @@ static enum attest_status library_backward(const struct implementation *self, co
 }
 
 const struct implementation library_implementation = {
-    .name = "library", .recipe = &ref_recipes[0], .forward = library_forward, .backward = library_backward,
+    .name = "library", .recipe = &ref_recipes[REF_RECIPE_FP32], .forward = library_forward, .backward = library_backward,
     .merge = emulate_merge};
 
 /* ---- runs ---- */
