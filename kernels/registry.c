@@ -8,6 +8,7 @@
 
 __attribute__((format(printf, 3, 4))) static bool refuse(char *why, size_t bytes, const char *format, ...)
 {
+    if (why == NULL) return false;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(why, bytes, format, arguments);
@@ -37,6 +38,7 @@ static bool has_format(uint32_t formats, int32_t dtype, char *why, size_t bytes)
         const char *name;
     } known[] = {{ATTEST_FP32, "fp32"}, {ATTEST_FP16, "fp16"}, {ATTEST_BF16, "bf16"}};
     if (dtype >= 0 && dtype < 32 && formats >> dtype & 1) return true;
+    if (why == NULL) return false;
     char names[32] = "";
     int left = 0;
     for (int n = 0; n < 3; ++n) left += formats >> known[n].dtype & 1;

@@ -61,7 +61,7 @@ struct kernel_reach {
     int32_t workspace_terms;     /* fp32 numbers a row and query head */
 };
 
-/* Whether a checked problem is among them; else why not, as a sentence. */
+/* Whether a checked problem is among them; else why not, as a sentence. why NULL: no sentence. */
 bool kernel_takes(const struct kernel_reach *reach, const struct attest_problem *p, char *why, size_t why_bytes);
 
 /* Where a problem's sequences differ in length, several kernels share it: each computes those that fit into its

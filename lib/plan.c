@@ -11,9 +11,20 @@
 #include "lib/run.h"
 #include "reference/bounds.h"
 
-static bool refuse_pass(const char *pass, const char *why)
+/* In the words of the last kernel that could have had a share. */
+static bool refuse_pass(const char *pass, const struct attest_problem *p, const struct kernel_reach *refuses)
 {
+    char why[256] = "there is none";
+    if (refuses != NULL) kernel_takes(refuses, p, why, sizeof why);
     return attest_refuse(ATTEST_UNSUPPORTED, "no kernel takes the problem%s: %s", pass, why);
+}
+
+/* Sentences take longer than all the rest of a plan: there is one only where no kernel is found. */
+static bool takes(const struct kernel_reach *reach, const struct attest_problem *p, const struct kernel_reach **refuses)
+{
+    if (kernel_takes(reach, p, NULL, 0)) return true;
+    *refuses = reach;
+    return false;
 }
 
 static bool fits(int64_t length, bool varies, int32_t most) { return varies || length <= most; }
@@ -61,17 +72,17 @@ static bool pick_forward(struct attest_plan *plan, int major)
 {
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->forward_pass;
-    char why[256] = "there is none";
+    const struct kernel_reach *refuses = NULL;
     for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || is_covered(pass, k->most)) continue;
-        if (!has_share(p, k->most) || !kernel_takes(&k->reach, p, why, sizeof why)) continue;
+        if (!has_share(p, k->most) || !takes(&k->reach, p, &refuses)) continue;
         plan->forward[pass->num_kernels] = k;
         add_share(pass, k->name, k->most);
         if (!has_all(p, k->most)) continue;
         pass->recipe = ref_kernel_recipe(pass->num_kernels > 1 ? k->shared_recipe : k->name);
         return true;
     }
-    return refuse_pass("", why);
+    return refuse_pass("", p, refuses);
 }
 
 static size_t round_up(size_t bytes)
@@ -83,12 +94,12 @@ static bool pick_backward(struct attest_plan *plan, int major)
 {
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->backward_pass;
-    char why[256] = "there is none";
+    const struct kernel_reach *refuses = NULL;
     const int shared_bytes = shared_bytes_of(p);
     for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || k->shared_bytes > shared_bytes) continue;
         if (is_covered(pass, k->most)) continue;
-        if (!has_share(p, k->most) || !kernel_takes(&k->reach, p, why, sizeof why)) continue;
+        if (!has_share(p, k->most) || !takes(&k->reach, p, &refuses)) continue;
         const size_t bytes = round_up(kernel_workspace_bytes(&k->reach, p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
         plan->backward[pass->num_kernels] = k;
@@ -97,7 +108,7 @@ static bool pick_backward(struct attest_plan *plan, int major)
         pass->recipe = ref_kernel_recipe(pass->num_kernels > 1 ? k->shared_recipe : k->name);
         return true;
     }
-    return refuse_pass("'s backward pass", why);
+    return refuse_pass("'s backward pass", p, refuses);
 }
 
 void attest_take_share(const struct attest_pass_plan *pass, int share, struct forward_params *params)
