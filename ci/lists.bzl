@@ -1,19 +1,12 @@
-"""What Bazel cannot read for itself: the rows of kernels/kernels.inc and the names of mutants, as @local_cuda//:lists.bzl.
+"""What Bazel cannot read for itself: rows of kernels/kernels.inc, names of mutants, as @local_cuda//:lists.bzl.
 
-    KERNELS           structs of name, of_pass, folder, file, code
+    KERNELS           structs of name, file, code
     KERNEL_MUTANTS    names
 """
 
 def _kernel(line):
-    name, of_pass, folder, code = [field.strip() for field in line[len("KERNEL("):line.index(")")].split(",")]
-    file = name[len(folder) + 1:] if name.startswith(folder + "_") and folder != "merge" else name
-    return "struct(name = %r, of_pass = %r, folder = %r, file = %r, code = %r)" % (
-        name,
-        of_pass,
-        folder,
-        "%s/%s.cu" % (folder, file),
-        code,
-    )
+    name, _, file, code = line[len("KERNEL("):line.index(")")].split(", ")
+    return "struct(name = %r, file = %r, code = %r)" % (name, file + ".cu", code)
 
 def write_lists(rctx):
     """For a repository rule: it runs again when one of the two files changes."""

@@ -106,7 +106,7 @@ extern const struct merge_kernel merge_kernel;
 extern const struct merge_backward_kernel merge_backward_kernel;
 
 /* The launchers, for tests that compare machines. */
-#define KERNEL(name, pass, folder, code) \
+#define KERNEL(name, pass, file, code) \
     pass##_launcher name##_sim, name##_cuda, name##_sim_poly, name##_cuda_poly;
 #include "kernels/kernels.inc"
 #undef KERNEL

@@ -17,16 +17,9 @@ for my $file (@files) {
     $source{$1} = <$in> if $file =~ m|(?:^\|/)kernels/(?!sim/\|device/)([\w/]+\.\w+)$|;
 }
 
-# The launcher of a file, as kernels.inc has it.
-sub launcher_of {
-    my ($file) = @_;
-    return $file =~ m|^short/(\w+)| ? "short_$1" : $file =~ m|(\w+)\.cu$| ? $1 : die "$file is no kernel\n";
-}
-
-sub file_of {
-    my ($kernel) = @_;
-    my @files = grep { /\.cu$/ && launcher_of($_) eq $kernel } sort keys %source;
-    return $files[0] // die "there is no $kernel\n";
+my (%launcher_of, %file_of); # as kernels.inc has them
+while ($source{'kernels.inc'} =~ /^KERNEL\((\w+), \w+, ([\w\/]+), \w+\)$/mg) {
+    ($launcher_of{"$2.cu"}, $file_of{$1}) = ($1, "$2.cu");
 }
 
 # The source with the headers that are at hand in it.
@@ -64,7 +57,7 @@ while (<$in>) {
 open my $table, '>', "$folder/kernel_mutants_list.h" or die "$folder: $!\n";
 for my $m (@mutants) {
     my ($from, $to) = (join("\n", @{ $m->{from} }), join("\n", @{ $m->{to} }));
-    my $part = launcher_of($m->{file});
+    my $part = $launcher_of{ $m->{file} } // $m->{file};
     my $kernel = $m->{kernel} // $part;
     my $code = expanded($source{ $m->{file} } // die("$m->{name}: there is no $m->{file}\n"), {});
     my $found = $from eq '' ? 1 : scalar(() = $code =~ /\Q$from\E/g);
@@ -72,7 +65,7 @@ for my $m (@mutants) {
     $code =~ s/\Q$from\E/$to/ if $from ne ''; # an empty pattern is the last one again
     if ($kernel ne $part) {
         $code =~ s/\bTHREADS\b/PART_THREADS/g if $code =~ /^enum \{ THREADS\b/m; # the kernel has its own
-        $code .= expanded($source{file_of($kernel)}, {});
+        $code .= expanded($source{ $file_of{$kernel} // die("there is no $kernel\n") }, {});
         $code =~ s/KERNEL_SYMBOL\($part\)/KERNEL_SYMBOL($m->{name}_$part)/g or die "$m->{file} has no launcher\n";
     }
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel has no launcher\n";

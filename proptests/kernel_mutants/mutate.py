@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-ROW = re.compile(r"^KERNEL\((\w+), (\w+), (\w+), \w+\)$", re.M)
+ROW = re.compile(r"^KERNEL\((\w+), (\w+), ([\w/]+), \w+\)$", re.M)
 INCLUDE = re.compile(r'^#include "kernels/([\w/]+\.h)"$', re.M)
 CALL = re.compile(r"(?<!int )KERNEL_SYMBOL\((\w+)\)")
 UNCHANGED = ("device/", "sim/", "shared/params.h")  # the judge has these structs as well
@@ -35,9 +35,8 @@ class Sources:
     def __init__(self, root):
         rows = ROW.findall((root / "kernels" / "kernels.inc").read_text())
         self.files, self.kinds = {}, {}
-        for name, of_pass, folder in rows:
-            own = name[len(folder) + 1:] if name.startswith(folder + "_") and folder != "merge" else name
-            self.files[name], self.kinds[name] = f"{folder}/{own}.cu", (folder, of_pass)
+        for name, of_pass, file in rows:
+            self.files[name], self.kinds[name] = f"{file}.cu", (file.split("/")[0], of_pass)
         self.text, self.reach = {}, {}
         for name, file in self.files.items():
             self.reach[name] = self.included(root, file, set())

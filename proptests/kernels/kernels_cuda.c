@@ -255,7 +255,7 @@ struct kernel_implementation kernels_on_cuda(const char *name, const struct kern
 struct kernel_launchers kernels_cuda_poly(void)
 {
     struct kernel_launchers out = {{NULL}, {NULL}, NULL, NULL};
-#define KERNEL(name, pass, folder, code) kernels_replace(&out, #name, (kernel_launcher *)name##_cuda_poly);
+#define KERNEL(name, pass, file, code) kernels_replace(&out, #name, (kernel_launcher *)name##_cuda_poly);
 #include "kernels/kernels.inc"
 #undef KERNEL
     return out;

@@ -4,7 +4,7 @@
 struct kernel_launchers kernels_sim_poly(void)
 {
     struct kernel_launchers out = {{NULL}, {NULL}, NULL, NULL};
-#define KERNEL(name, pass, folder, code) kernels_replace(&out, #name, (kernel_launcher *)name##_sim_poly);
+#define KERNEL(name, pass, file, code) kernels_replace(&out, #name, (kernel_launcher *)name##_sim_poly);
 #include "kernels/kernels.inc"
 #undef KERNEL
     return out;

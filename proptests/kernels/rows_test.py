@@ -8,13 +8,8 @@ import pathlib
 import re
 import unittest
 
-ROW = re.compile(r"^KERNEL\((\w+), (\w+), (\w+), (sm_80|sm_90a)\)$", re.M)
+ROW = re.compile(r"^KERNEL\((\w+), (\w+), ([\w/]+), (sm_80|sm_90a)\)$", re.M)
 MUTANT = re.compile(r"^mutant \w+\nbug +(.+)\nfile +(\S+)$", re.M)
-
-
-def file_of(name, folder):
-    own = name[len(folder) + 1:] if name.startswith(folder + "_") and folder != "merge" else name
-    return f"{folder}/{own}.cu"
 
 
 def sources(root):
@@ -30,8 +25,8 @@ def missing(root, rows):
     mutants = (root / "proptests/kernel_mutants/mutants.txt").read_text()
     wrong = {file for bug, file in MUTANT.findall(mutants) if bug != "nothing"}
     out = []
-    for name, of_pass, folder, code in ROW.findall(rows):
-        file = file_of(name, folder)
+    for name, of_pass, stem, code in ROW.findall(rows):
+        file = f"{stem}.cu"
         text = found.get(file, "")
         launcher = f'extern "C" int KERNEL_SYMBOL({name})(const struct {of_pass}_params *'
         if launcher not in text:
@@ -46,7 +41,7 @@ def missing(root, rows):
         counts = root / "ci/perf/baselines" / f"{name}.txt"
         if not counts.exists() or "\n[ptxas" not in counts.read_text():
             out.append(f"{name}: ci/perf/baselines has no counts of it")
-    listed = {file_of(name, folder) for name, _, folder, _ in ROW.findall(rows)}
+    listed = {f"{stem}.cu" for _, _, stem, _ in ROW.findall(rows)}
     return out + [f"kernels/{file} has no row" for file in sorted(set(found) - listed)]
 
 
@@ -60,7 +55,7 @@ class Rows(unittest.TestCase):
         self.assertEqual(missing(self.ROOT, self.ROWS), [])
 
     def test_a_toy_without_anything_is_seen(self):
-        said = missing(self.ROOT, self.ROWS + "KERNEL(toy_sm90, forward, long, sm_80)\n")
+        said = missing(self.ROOT, self.ROWS + "KERNEL(toy_sm90, forward, long/toy_sm90, sm_80)\n")
         self.assertEqual([sentence.split(": ")[1] for sentence in said], [
             "kernels/long/toy_sm90.cu has no launcher for forward",
             "its name and sm_80 do not say the same",
@@ -70,7 +65,7 @@ class Rows(unittest.TestCase):
         ])
 
     def test_a_file_without_a_row_is_seen(self):
-        rows = self.ROWS.replace("KERNEL(dsink, backward, long, sm_80)\n", "")
+        rows = self.ROWS.replace("KERNEL(dsink, backward, long/dsink, sm_80)\n", "")
         self.assertEqual(missing(self.ROOT, rows), ["kernels/long/dsink.cu has no row"])
 
 
