@@ -1,11 +1,12 @@
-/* audit.c - the audit command: files in, verdicts out. */
+/* audit.c - the audit of files: files in, verdicts out. */
+#include "reference/audit/audit.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "reference/audit/plugin.h"
 #include "reference/audit/report.h"
 
 static void open_answers(const struct options *options, struct audit *audit)
@@ -62,7 +63,7 @@ static void free_audit(struct audit *audit)
     free(audit->answers);
 }
 
-static int audit_files(const struct options *options)
+int audit_files(const struct options *options)
 {
     struct audit_case problem;
     struct audit audit = {.options = options, .problem = &problem, .recipe = (int)(options->recipe - ref_recipes)};
@@ -79,21 +80,5 @@ static int audit_files(const struct options *options)
         if (status == AUDIT_EXIT_PASS) status = audit_exit_status(&audit);
     }
     free_audit(&audit);
-    return status;
-}
-
-int main(int argc, char **argv)
-{
-    /* `bazel run` starts programs elsewhere; paths are meant from where the user is. */
-    const char *directory = getenv("BUILD_WORKING_DIRECTORY");
-    if (directory != NULL && chdir(directory) != 0) {
-        fprintf(stderr, "audit: %s: %s\n", directory, strerror(errno));
-        return AUDIT_EXIT_UNUSABLE;
-    }
-    struct options options;
-    options_parse(argc, argv, &options);
-    const int status = options.asks_properties ? plugin_audit(&options) : audit_files(&options);
-    free(options.inputs);
-    free(options.results);
     return status;
 }

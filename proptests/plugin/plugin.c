@@ -1,5 +1,5 @@
 /* plugin.c - the audit of a plug-in: a child process for each property, and what they found. */
-#include "reference/audit/plugin.h"
+#include "proptests/plugin/plugin.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "reference/audit/plugin_cuda.h"
+#include "proptests/plugin/plugin_cuda.h"
 
 enum { MAX_JOBS = 256 };
 

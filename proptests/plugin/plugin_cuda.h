@@ -1,6 +1,6 @@
 /* plugin_cuda.h - the memory of one run on the GPU. Only where there is nvcc: else these are NULL. */
-#ifndef ATTEST_AUDIT_PLUGIN_CUDA_H
-#define ATTEST_AUDIT_PLUGIN_CUDA_H
+#ifndef ATTEST_PROPTESTS_PLUGIN_PLUGIN_CUDA_H
+#define ATTEST_PROPTESTS_PLUGIN_PLUGIN_CUDA_H
 
 #include <stdbool.h>
 #include <stddef.h>

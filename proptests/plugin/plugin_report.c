@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "reference/audit/plugin.h"
+#include "proptests/plugin/plugin.h"
 #include "reference/audit/report.h"
 
 static const char *const device_texts[] = {"cuda", "sim", "reference"};

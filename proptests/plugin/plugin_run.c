@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "reference/audit/plugin.h"
-#include "reference/audit/plugin_cuda.h"
+#include "proptests/plugin/plugin.h"
+#include "proptests/plugin/plugin_cuda.h"
 
 enum { ALIGN = 256, GUARD = 256, SECONDS = 60, POISON = 0xff };
 

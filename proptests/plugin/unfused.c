@@ -1,6 +1,6 @@
 /* unfused.c - a plug-in for the audit: unfused attention in fp32, forward and backward.
  *
- *     gcc -O2 -shared -fPIC -I. reference/audit/plugins/unfused.c -o unfused.so -lm
+ *     gcc -O2 -shared -fPIC -I. proptests/plugin/unfused.c -o unfused.so -lm
  *     ci/run audit --plugin ./unfused.so
  *
  * It exports the functions of lib/attest.h, so that anything that speaks that interface can call it. It takes dense

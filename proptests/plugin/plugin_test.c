@@ -12,10 +12,10 @@ static void expect_text(const char *text, const char *part)
     cr_expect_not_null(strstr(text, part), "'%s' is not in: %s", part, text);
 }
 
-/* Audits reference/audit/plugins/NAME.so with more options; compares the exit status. */
+/* Audits proptests/plugin/NAME.so with more options; compares the exit status. */
 static void audit_plugin(int want, const char *name, const char *options)
 {
-    char *file = sentence("reference/audit/plugins/%s.so", name);
+    char *file = sentence("proptests/plugin/%s.so", name);
     char *arguments = sentence("--plugin %s --json a.json %s", project_path(file), options);
     const int got = run_audit(arguments);
     cr_assert_eq(got, want, "%s %s: exit status %d, expected %d: %s%s", name, options, got, want, audit_stdout(),

@@ -1,6 +1,6 @@
 /* plugin_cuda.c - a case's memory on the GPU: one arena, poison all around each region, and all of it compared
  * afterwards. */
-#include "reference/audit/plugin_cuda.h"
+#include "proptests/plugin/plugin_cuda.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  *
  * A plug-in is loaded and called by child processes alone: what it does to its process, a crash included, is
  * a finding and not the end of the audit. The process of the audit never calls it. */
-#ifndef ATTEST_AUDIT_PLUGIN_H
-#define ATTEST_AUDIT_PLUGIN_H
+#ifndef ATTEST_PROPTESTS_PLUGIN_PLUGIN_H
+#define ATTEST_PROPTESTS_PLUGIN_PLUGIN_H
 
 #include <stdio.h>
 

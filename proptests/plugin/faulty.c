@@ -4,7 +4,7 @@
 #define attest_plan_recipe honest_plan_recipe
 #define attest_run_forward honest_run_forward
 #define attest_run_backward honest_run_backward
-#include "reference/audit/plugins/unfused.c"
+#include "proptests/plugin/unfused.c"
 #undef attest_version
 #undef attest_plan_create
 #undef attest_plan_recipe

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "reference/audit/plugin.h"
+#include "proptests/plugin/plugin.h"
 
 static const struct symbol {
     const char *name;

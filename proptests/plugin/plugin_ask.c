@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "reference/audit/plugin.h"
+#include "proptests/plugin/plugin.h"
 
 #define DTYPES (FEATURE(FP16) | FEATURE(BF16) | FEATURE(FP32) | FEATURE(FP8))
 #define DERIVED (FEATURE(ODD_HEAD_DIM) | FEATURE(LONG_Q)) /* of lengths and dims: not to be asked for one by one */
