@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""What each folder includes, and what its BUILD files name: lib, kernels and reference know nothing of who tests them.
+
+An arrow that points up would make the judge depend on what it judges. Each kind is seen to fail on a planted one."""
+
+import pathlib
+import re
+import unittest
+
+MAY_INCLUDE = {
+    "kernels": {"kernels", "lib"},
+    "lib": {"kernels", "lib", "reference"},
+    "reference": {"lib", "reference"},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<](\w+)/.*[">]', re.M)
+LABEL = re.compile(r'"(@attest)?//(\w*)[^"]*"')
+RULES = {"ci", "visibility"}  # rules and Criterion
+COMMAND = 'actual = "//proptests/plugin:audit"'  # of the alias //reference/audit
+
+
+def wrong_includes(folder, path, text):
+    return [f"{path} includes {m[0].split()[-1]}" for m in INCLUDE.finditer(text)
+            if m[1] in {"ci", "proptests", *MAY_INCLUDE} - MAY_INCLUDE[folder]]
+
+
+def wrong_labels(folder, path, text):
+    if path == "reference/audit/BUILD":
+        text = text.replace(COMMAND, "", 1)
+    return [f"{path} names {m[0]}" for m in LABEL.finditer(text)
+            if m[2] not in MAY_INCLUDE[folder] | RULES and m[0] != '"//:README.md"']
+
+
+def files(folder):
+    return {str(path): path.read_text() for path in pathlib.Path(folder).rglob("*")
+            if path.is_file() and (path.name == "BUILD" or path.suffix in (".c", ".cc", ".cu", ".h"))}
+
+
+def wrong(folder, path, text):
+    return (wrong_labels if path.endswith("/BUILD") else wrong_includes)(folder, path, text)
+
+
+class Layers(unittest.TestCase):
+    def test_no_arrow_points_up(self):
+        for folder in MAY_INCLUDE:
+            found = files(folder)
+            self.assertGreater(len(found), 20, folder)
+            self.assertIn(f"{folder}/BUILD", found)
+            self.assertEqual([sentence for path, text in found.items() for sentence in wrong(folder, path, text)], [])
+
+    def test_an_include_of_proptests_is_seen(self):
+        self.assertEqual(wrong("reference", "reference/audit/a.c", '#include "proptests/properties/properties.h"\n'),
+                         ['reference/audit/a.c includes "proptests/properties/properties.h"'])
+        self.assertEqual(len(wrong("reference", "reference/a.h", '#include "kernels/cuda.h"\n# include <ci/a.h>\n')), 2)
+        self.assertEqual(wrong("lib", "lib/a.c", '#include "kernels/cuda.h"\n#include <math.h>\n#include "a.h"\n'), [])
+
+    def test_a_label_of_proptests_is_seen_but_for_the_one_alias(self):
+        audit = pathlib.Path("reference/audit/BUILD").read_text()
+        self.assertEqual(wrong("reference", "reference/audit/BUILD", audit), [])
+        self.assertEqual(wrong("reference", "reference/audit/BUILD", audit + 'deps = ["//proptests:case"]'),
+                         ['reference/audit/BUILD names "//proptests:case"'])
+        self.assertEqual(len(wrong("reference", "reference/BUILD", COMMAND)), 1)
+        self.assertEqual(len(wrong("kernels", "kernels/BUILD", '"//reference:oracle", "//kernels/sim", "//ci:x"')), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
