@@ -22,7 +22,7 @@ static inline double what_rounding_adds(double split, int parts, double y)
     return -left;
 }
 
-/* What the roundings of a row's weights do to all of o alike, for each phase: bounds.md section 9. */
+/* What the roundings of a row's weights do to all of o alike, for each phase: bounds.md section 9.6. */
 static void find_shared_rounding(const struct bound_head *head, const struct bound_block *block, int64_t i,
                                  struct bound_row_state *s)
 {

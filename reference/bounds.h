@@ -79,8 +79,8 @@ extern const char *const ref_tensor_names[REF_NUM_TENSORS]; /* "o", "lse", ... *
  *
  * Backward reads a->forward.lse, a->delta and, where there is no delta, a->forward.o, if they are not NULL, as the
  * kernel does: what these are actually off by, if it is within their own bounds, replaces the most that it could be,
- * and the bounds of a recipe with delta from the rounded o become several times tighter (bounds.md section 6). Give it
- * the results that the gradients were computed from. Wrong ones excuse nothing.
+ * and the bounds of a recipe with delta from the rounded o become several times tighter (bounds.md section 6.4). Give
+ * it the results that the gradients were computed from. Wrong ones excuse nothing.
  * Errors   OUT_OF_MEMORY. */
 enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
                                      const struct attest_recipe *recipe, const struct ref_bound *o,
@@ -117,7 +117,7 @@ void ref_bound_parts(int64_t num_states, int64_t rows, int64_t head_dim_v, const
 enum ref_verdict { REF_PASS, REF_FAIL, REF_OVERFLOW, REF_VACUOUS };
 const char *ref_verdict_name(enum ref_verdict v);
 
-/* Shapes that errors are tested against (bounds.md, 9). TILE: of 64 rows of a head. */
+/* Shapes that errors are tested against (bounds.md, 9.14). TILE: of 64 rows of a head. */
 enum ref_direction {
     REF_SCALED,       /* the result itself, of the whole tensor */
     REF_TRUNCATED,    /* half a unit of the format, toward zero */

@@ -1,5 +1,5 @@
 /* bounds_alike.c - ds of keys that dropout takes away, -p delta: alike where p are, and so are their roundings.
- * reference/bounds.md section 9. */
+ * reference/bounds.md section 9.9. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -286,7 +286,7 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
     const double sum_error = bound_intervals(n + 1, log_p, error, rows->line[4], least, most);
 
     const double u = m->u, terms = (double)(s->live + 2 * s->rescales + 2), log_terms = log((double)s->live + 1);
-    /* The exponent of the largest weight is 0, or nearly that of one fused operation; beyond 80 section 10 has it. */
+    /* The exponent of the largest weight is 0, or nearly that of one fused operation; beyond 80 section 10.1 has it. */
     const double unfused = bound_is_linear(problem_of(g)) ? fmin(3 * u * reach, 80.0) : 0.0;
     const double sum = terms * u * (1 + terms * u) + 2 * terms * m->tiny * exp(unfused);
     const double logarithm = m->log_error * (1 + log_terms + unfused);

@@ -149,7 +149,7 @@ struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const str
 double bound_half_unit_of_p(const struct ref_rounding *r, double p, double drop);
 
 /* delta = sum p dp / sum p, of which each p is within p_error, and at least p / (1 + p_error / p) but for underflow;
- * each dp, of size `dp` and `away` from delta, within dp_error. bounds.md section 6 has the sums. */
+ * each dp, of size `dp` and `away` from delta, within dp_error. bounds.md section 6.3 has the sums. */
 struct bound_mean {
     double delta; /* |delta|, set before the rest */
     double terms, centred, least_p, most_p, products;

@@ -1,4 +1,5 @@
-/* bounds_repeated.c - rows of a query head that are equal, whose weights round alike: reference/bounds.md section 9. */
+/* bounds_repeated.c - rows of a query head that are equal, whose weights round alike: reference/bounds.md
+ * section 9.7. */
 #include <stdlib.h>
 #include <string.h>
 

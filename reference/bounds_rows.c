@@ -182,7 +182,7 @@ static void add_roundings(const struct bound_head *head, const struct bound_bloc
             fmax(s->as_given ? block->centred[at] : 0.0, s->less_base ? block->plus[at] : 0.0);
         block->score_error[at] += rounded;
         block->score_sigma[at] = sum_of_squares(block->score_sigma[at], rounded / 3);
-        /* A key so far below the top has weight 0, whether its score is a number or -inf: section 10. */
+        /* A key so far below the top has weight 0, whether its score is a number or -inf: section 10.2. */
         const double size = bound_size(s, block->x[at]), gap = s->floor - block->x[at] - block->score_error[at];
         if (4 * size > head->machine.huge && !(gap > size / 4)) s->overflow = true;
     }
@@ -451,7 +451,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     }
     if (s->sink_weight > 0x1p-60) largest_error = fmax(largest_error, sink_error);
     const struct reach reach = reach_of(s, n, x, error);
-    const double unfused = bound_is_linear(head->problem) ? 3 * m->u * reach.size : 0.0; /* section 10 */
+    const double unfused = bound_is_linear(head->problem) ? 3 * m->u * reach.size : 0.0; /* section 10.1 */
     const double largest_weight = head->fmax * exp(unfused + m->exp_error + behind(m));
     if (s->live > 0 && !(largest_weight < fmin(m->p.overflow, m->huge))) s->overflow = true;
 

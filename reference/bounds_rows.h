@@ -13,7 +13,7 @@
 #include "reference/vector.h"
 
 enum { BOUND_BLOCK = 32, BOUND_LINES = 5 }; /* rows of a block; see struct bound_block */
-enum { BOUND_PHASES = REF_WAYS }; /* of the grid to which weights are rounded: bounds.md section 9 */
+enum { BOUND_PHASES = REF_WAYS }; /* of the grid to which weights are rounded: bounds.md section 9.6 */
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {
@@ -153,7 +153,7 @@ void bound_log_weights(const struct bound_head *head, const struct bound_block *
 void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
                        struct bound_row_state *state);
 
-/* What roundings of weights that are alike do to all of o, relative to it: bounds.md section 9. */
+/* What roundings of weights that are alike do to all of o, relative to it: bounds.md section 9.6. */
 struct bound_alike {
     double bias, variance;
 };
@@ -179,7 +179,7 @@ double bound_with_output(const struct ref_machine *m, int32_t dtype, double valu
 struct ref_bound;
 void bound_clear_bound(const struct ref_bound *bound, int64_t count);
 
-/* Variance of that rounding. Where results are equal and so round alike, the judge knows (bounds.md, 9). */
+/* Variance of that rounding. Where results are equal and so round alike, the judge knows (bounds.md, 9.11). */
 double bound_output_variance(const struct ref_machine *m, int32_t dtype, double value);
 
 #define BOUND_SLACK (1 + 0x1p-20) /* bounds.md section 8: the oracle's own error and the roundings made here */

@@ -1,5 +1,5 @@
 /* judge.c - verdicts: what an implementation returned beside the oracle and the bounds.
- * The thresholds of the statistical verdict are derived in reference/bounds.md section 9. */
+ * The thresholds of the statistical verdict are derived in reference/bounds.md section 9.12. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* judge_directions.h - tests of errors against the shapes that faults have: reference/bounds.md section 9. */
+/* judge_directions.h - tests of errors against the shapes that faults have: reference/bounds.md section 9.14. */
 #ifndef ATTEST_REFERENCE_JUDGE_DIRECTIONS_H
 #define ATTEST_REFERENCE_JUDGE_DIRECTIONS_H
 

@@ -1,5 +1,5 @@
 /* judge_drift.h - what is left of the errors of a row beside a common lack whose size is not known: bounds.md
- * section 9. */
+ * section 9.13. */
 #ifndef ATTEST_REFERENCE_JUDGE_DRIFT_H
 #define ATTEST_REFERENCE_JUDGE_DRIFT_H
 

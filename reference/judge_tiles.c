@@ -1,5 +1,5 @@
 /* judge_tiles.c - tests of errors against what tiles of 64 keys give to o and dq, and tiles of 64 query rows to dk and
- * dv: reference/bounds.md section 9.
+ * dv: reference/bounds.md section 9.15.
  *
  * A unit is 64 rows of the tensor, of one head. It walks the tiles of the other side in order and adds up its errors
  * along each shape as it goes. */

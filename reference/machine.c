@@ -93,7 +93,7 @@ static int32_t parts_of(const struct attest_recipe *recipe, int32_t round)
     return round < 3 ? round : round == 4 && recipe->delta == ATTEST_DELTA_BY_LENGTH ? 1 : 2;
 }
 
-/* A row has at most four such deviations, of two signs: bounds.md section 9. */
+/* A row has at most four such deviations, of two signs: bounds.md section 9.10. */
 static double sigmas_of_rows(double rows) { return sqrt(2 * log(8 * fmax(rows, 1.0) / REF_FALSE_ALARM)); }
 
 /* |h| + |l| <= |x| + 2u |x| + u^2 |x|, of the coarsest of the formats that parts are made of. */

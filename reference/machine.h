@@ -66,7 +66,7 @@ enum { REF_SCALED_ROWS = 128, REF_SCALED_FEATURES = 32 };
 struct ref_rounding ref_rounding_to_fp16(double scale);
 
 /* A sum of products: |computed - exact| <= rel sum |a||b|, absolute terms apart. Under independent roundings, in units
- * of what partial sums amount to (bounds.md, 9): standard deviation; bias of partial sums that are cut off; bias of
+ * of what partial sums amount to (bounds.md, 9.2): standard deviation; bias of partial sums that are cut off; bias of
  * products that are, which is felt as far as they have one sign. */
 struct ref_sum {
     double rel, sigma, bias, aligned;
