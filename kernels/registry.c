@@ -166,27 +166,24 @@ size_t kernel_workspace_bytes(const struct kernel_reach *reach, const struct att
 
 /* Rows of fewer keys come first, and of those the kernel that is fastest. */
 const struct forward_kernel forward_kernels[] = {
-    {LAUNCHERS(one_query_forward_sm80), .reach = {SIXTEEN, KERNEL_O}, .most = {1, 512},
-     .shared_recipe = "one_query_forward_sm80"},
+    {LAUNCHERS(one_query_forward_sm80), .reach = {SIXTEEN, KERNEL_O}, .most = {1, 512}},
     /* Where it has a launch of its own for 64 rows: of more than 64 features, and of those that
      * short_forward_sm90_scaled has from the 65th row or key on. */
     {LAUNCHERS(short_forward_sm90), .reach = {SIXTEEN, KERNEL_O, PLAIN_FORWARD, .least_dim = 65}, .most = {64, 64},
-     .shared_recipe = "short_forward_sm90", .only_major = HOPPER},
+     .only_major = HOPPER},
     {LAUNCHERS(short_forward_sm90), .reach = {BF16, KERNEL_O, PLAIN_FORWARD, .most_dim = 32}, .most = {64, 64},
-     .shared_recipe = "short_forward_sm90", .only_major = HOPPER},
+     .only_major = HOPPER},
     /* Of 128 rows, wider heads do not fit into the shared memory that every GPU has. */
-    {LAUNCHERS(short_forward_sm80), .reach = {SIXTEEN, KERNEL_O, .least_dim = 129}, .most = {64, 64},
-     .shared_recipe = "short_forward_sm80"},
+    {LAUNCHERS(short_forward_sm80), .reach = {SIXTEEN, KERNEL_O, .least_dim = 129}, .most = {64, 64}},
     {LAUNCHERS(short_forward_sm90_scaled), .reach = {BF16, KERNEL_O, PLAIN_FORWARD, .most_dim = 32},
-     .most = {128, 128}, .shared_recipe = "short_forward_shared", .only_major = HOPPER},
+     .most = {128, 128}, .only_major = HOPPER},
     {LAUNCHERS(short_forward_sm90), .reach = {SIXTEEN, KERNEL_O, PLAIN_FORWARD, .most_dim = 128}, .most = {128, 128},
-     .shared_recipe = "short_forward_sm90", .only_major = HOPPER},
+     .only_major = HOPPER},
     {LAUNCHERS(short_forward_sm90_d256), .reach = {SIXTEEN, KERNEL_O, PLAIN_FORWARD, .least_dim = 129},
-     .most = {128, 128}, .shared_recipe = "short_forward_sm90", .only_major = HOPPER},
-    {LAUNCHERS(short_forward_sm80), .reach = {SIXTEEN, KERNEL_O, .most_dim = 128}, .most = {128, 128},
-     .shared_recipe = "short_forward_sm80"},
-    {LAUNCHERS(forward_sm80), .reach = {SIXTEEN}, .most = ANY, .shared_recipe = "forward_shared"},
-    {LAUNCHERS(forward_fp32), .reach = {FP32 | SIXTEEN}, .most = ANY, .shared_recipe = "forward_fp32"},
+     .most = {128, 128}, .only_major = HOPPER},
+    {LAUNCHERS(short_forward_sm80), .reach = {SIXTEEN, KERNEL_O, .most_dim = 128}, .most = {128, 128}},
+    {LAUNCHERS(forward_sm80), .reach = {SIXTEEN}, .most = ANY},
+    {LAUNCHERS(forward_fp32), .reach = {FP32 | SIXTEEN}, .most = ANY},
     {0},
 };
 
@@ -194,26 +191,24 @@ const struct backward_kernel backward_kernels[] = {
     /* p and ds of a large group's heads would not fit into shared memory at once. */
     {LAUNCHERS(one_query_backward_sm80),
      .reach = {SIXTEEN, GRADIENTS, KERNEL_DBIAS | KERNEL_SINK | KERNEL_EXTERNAL_LSE | KERNEL_LARGE_GROUP},
-     .most = {1, 512}, .shared_recipe = "one_query_backward_sm80"},
+     .most = {1, 512}},
     {LAUNCHERS(short_backward_sm90_n64), .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS},
-     .most = {64, 64}, .shared_recipe = "short_backward_sm80", .only_major = HOPPER, .shared_bytes = 161 * 1024},
+     .most = {64, 64}, .only_major = HOPPER, .shared_bytes = 161 * 1024},
     {LAUNCHERS(short_backward_sm80), .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, SHORT_GRADIENTS},
-     .most = {64, 64}, .shared_recipe = "short_backward_sm80", .shared_bytes = 163 * 1024},
+     .most = {64, 64}, .shared_bytes = 163 * 1024},
     {LAUNCHERS(short_backward_sm90_n128_scaled),
-     .reach = {BF16, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .most_dim = 32}, .most = {128, 128},
-     .shared_recipe = "short_backward_shared", .only_major = HOPPER, .shared_bytes = 113 * 1024},
+     .reach = {BF16, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .most_dim = 32},
+     .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 113 * 1024},
     {LAUNCHERS(short_backward_sm90_n128),
-     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .most_dim = 128}, .most = {128, 128},
-     .shared_recipe = "short_backward_sm80", .only_major = HOPPER, .shared_bytes = 225 * 1024},
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .most_dim = 128},
+     .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 225 * 1024},
     {LAUNCHERS(short_backward_sm90_n128_d256),
-     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .least_dim = 129}, .most = {128, 128},
-     .shared_recipe = "short_backward_sm80", .only_major = HOPPER, .shared_bytes = 225 * 1024},
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .least_dim = 129},
+     .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 225 * 1024},
     /* Matrix units take no two formats at once. In the workspace: delta, lse in base 2, its low part, the reference of
      * biases, delta - dlse. */
-    {LAUNCHERS(backward_sm80), .reach = {SIXTEEN, KERNEL_DOUT, .workspace_terms = 5}, .most = ANY,
-     .shared_recipe = "backward_shared"},
-    {LAUNCHERS(backward_fp32), .reach = {FP32 | SIXTEEN, .workspace_terms = 4}, .most = ANY,
-     .shared_recipe = "backward_fp32"},
+    {LAUNCHERS(backward_sm80), .reach = {SIXTEEN, KERNEL_DOUT, .workspace_terms = 5}, .most = ANY},
+    {LAUNCHERS(backward_fp32), .reach = {FP32 | SIXTEEN, .workspace_terms = 4}, .most = ANY},
     {0},
 };
 

@@ -72,7 +72,6 @@ struct forward_kernel {
     struct kernel_reach reach;
     struct lengths most;
     forward_launcher *sim, *cuda; /* cuda NULL: built without nvcc */
-    const char *shared_recipe;    /* covers the kernels before it, too */
     int only_major; /* of the compute capability of GPUs that have its instructions: left out on others. 0: any */
 };
 
@@ -81,7 +80,6 @@ struct backward_kernel {
     struct kernel_reach reach;
     struct lengths most;
     backward_launcher *sim, *cuda;
-    const char *shared_recipe;
     int only_major;   /* as above */
     int shared_bytes; /* that a CTA must be able to have: left out on GPUs that have less. What any has: 0 */
 };

@@ -61,6 +61,9 @@ enum attest_device {
 };
 
 /* Where the mask's diagonal lies: query i sits on key i + diag. */
+/* Bits: a tensor may take part in both. */
+enum attest_pass { ATTEST_FORWARD = 1, ATTEST_BACKWARD = 2 };
+
 enum attest_diag {
     ATTEST_DIAG_UNSET = 0,
     ATTEST_DIAG_TOP_LEFT,     /* diag = 0 */
@@ -299,21 +302,25 @@ enum attest_delta {
     ATTEST_DELTA_FROM_ROUNDED_O, /* dout . o with o already rounded to its output format */
     ATTEST_DELTA_CORRECTED, /* dq's sums begin with dout . o and end with the sum of p dp and a rank-one correction, which
                                dk, dv, dbias and dsink use too; plain where delta is given (external_lse) */
-    ATTEST_DELTA_NORMALIZED, /* sum_j p dp / sum_j p, both as in EXACT; with a sink, EXACT */
-    ATTEST_DELTA_BY_LENGTH   /* CORRECTED or NORMALIZED, by the lengths of the sequence: both kinds share the problem */
+    ATTEST_DELTA_NORMALIZED /* sum_j p dp / sum_j p, both as in EXACT; with a sink, EXACT */
+};
+
+/* What p and ds are when they meet v, dout, k and q. */
+enum attest_weights {
+    ATTEST_WEIGHTS_FP32 = 0,
+    ATTEST_WEIGHTS_ONE_PART,  /* rounded to the dtype of what they meet: p to that of v, in dv to that of dout; ds to that
+                                 of k and q */
+    ATTEST_WEIGHTS_TWO_PARTS, /* to a sum of two such numbers */
+    ATTEST_WEIGHTS_SCALED_FP16 /* in plain problems of bf16 to fp16, ds and the operands that both meet scaled by powers
+                                  of two of the largest numbers of the head (reference/bounds.md, 11.11 and 11.12), of
+                                  p and ds at once; elsewhere two parts */
 };
 
 struct attest_recipe {
     uint32_t struct_size;
-    int32_t accumulate; /* enum attest_accumulate, of q.k, p.v, dout.v and the sums of dq, dk, dv */
-    int32_t round_p;    /* 1: p is rounded to v's dtype before p.v, and to that of dout before dv; 2: to a sum of two such
-                           numbers; 0: kept in fp32; 3, of round_ds too: in plain problems of bf16 p and ds are rounded
-                           to fp16, ds and the operands that both meet scaled by powers of two of the largest numbers
-                           of the head (reference/bounds.md, 11.11 and 11.12); elsewhere as 2; 4, of round_ds
-                           too: as 2, or as 1 with ATTEST_DELTA_BY_LENGTH, but sequences of at most 128 rows and keys
-                           and 32 features may be as 3 */
-    int32_t round_ds;   /* 1: ds is rounded to the dtype of k and q before dq and dk; 2: to a sum of two such numbers; 0:
-                           kept in fp32; 3 and 4: see round_p */
+    int32_t accumulate;  /* enum attest_accumulate, of q.k, p.v, dout.v and the sums of dq, dk, dv */
+    int32_t weights_p;   /* enum attest_weights */
+    int32_t weights_ds;
     int32_t round_dkv_heads; /* 1: the dk, dv of each query head are rounded to 16 bits before the sum over a group */
     int32_t delta;      /* enum attest_delta */
     int32_t tile_k;     /* keys between two rescalings of o by the running maximum; 0: unknown, as bad as 1 */
@@ -345,13 +352,23 @@ ATTEST_API void attest_plan_destroy(struct attest_plan *plan); /* NULL is allowe
 ATTEST_API enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t *forward_bytes,
                                                     size_t *backward_bytes);
 
-/* Name and recipe of what a forward run of this plan executes, and of a backward run. Where sequences differ in length,
- * several kernels may share them: their names are joined by +, and the recipe covers them all. The name lives as long
- * as the plan, the recipe as long as the library. NULL of NULL, and where the problem does not have the pass. */
-ATTEST_API const char *attest_plan_kernel(const struct attest_plan *plan);
-ATTEST_API const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan);
-ATTEST_API const char *attest_plan_backward_kernel(const struct attest_plan *plan);
-ATTEST_API const struct attest_recipe *attest_plan_backward_recipe(const struct attest_plan *plan);
+/* A kernel, how it computes, and which sequences are its own: each belongs to the first share of its pass that has room
+ * for the rows and keys that it uses. */
+struct attest_share {
+    uint32_t struct_size;
+    const char *kernel;
+    const struct attest_recipe *recipe;
+    int64_t most_seqlen_q, most_seqlen_k; /* of the last share at least those of the problem */
+};
+
+/* Share i of what a forward or a backward run of this plan executes. Where sequences differ in length there may be
+ * several; else there is one. It lives as long as the plan. NULL where there are i shares or fewer, as of a pass that
+ * the problem does not have, and of a plan that is NULL. */
+ATTEST_API const struct attest_share *attest_plan_share(const struct attest_plan *plan, enum attest_pass pass, int i);
+
+/* The kernels of its shares, joined by +. The name lives as long as the plan. NULL of NULL, and where the problem does
+ * not have the pass. */
+ATTEST_API const char *attest_plan_kernel(const struct attest_plan *plan, enum attest_pass pass);
 
 /* o = softmax(x) v row by row, and lse, as lib/contract.md section 1 says.
  * Empty    a query that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink_h).

@@ -337,10 +337,9 @@ Test(args, structs_plans_and_workspace)
     cr_assert_eq(attest_run_backward(NULL, &buffers.args, NULL, 0, NULL), ATTEST_INVALID);
     says("plan = NULL");
     cr_assert_eq(attest_plan_workspace(NULL, &bytes, &bytes), ATTEST_INVALID);
-    cr_assert_null(attest_plan_kernel(NULL));
-    cr_assert_null(attest_plan_recipe(NULL));
-    cr_assert_null(attest_plan_backward_kernel(NULL));
-    cr_assert_null(attest_plan_backward_recipe(NULL));
+    cr_assert_null(attest_plan_kernel(NULL, ATTEST_FORWARD));
+    says("plan = NULL");
+    cr_assert_null(attest_plan_share(NULL, ATTEST_BACKWARD, 0));
     says("plan = NULL");
 
     struct attest_problem p = forward_only();
@@ -352,6 +351,10 @@ Test(args, structs_plans_and_workspace)
     says("workspace = NULL");
     cr_assert_eq(attest_run_backward(plan, &buffers.args, NULL, 0, NULL), ATTEST_INVALID);
     says("dq.dtype = 0");
+    cr_assert_null(attest_plan_share(plan, ATTEST_BACKWARD, 0));
+    cr_assert_null(attest_plan_kernel(plan, ATTEST_BACKWARD));
+    cr_assert_null(attest_plan_kernel(plan, (enum attest_pass)3));
+    says("pass = 3");
     cr_assert_eq(attest_plan_workspace(plan, NULL, &bytes), ATTEST_INVALID);
     says("forward_bytes = NULL");
     cr_assert_eq(attest_plan_workspace(plan, &bytes, NULL), ATTEST_INVALID);

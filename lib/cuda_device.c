@@ -28,7 +28,7 @@ bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_for
     struct forward_params params = forward_params_of(&plan->problem, a);
     int previous, code = 0;
     if (!is_accepted(cuda_enter(plan->problem.device_ordinal, &previous))) return false;
-    for (int n = 0; n < plan->forward_pass.num_kernels && code == 0; ++n) {
+    for (int n = 0; n < plan->forward_pass.num_shares && code == 0; ++n) {
         attest_take_share(&plan->forward_pass, n, &params);
         code = plan->forward[n]->cuda(&params, stream);
     }
@@ -41,7 +41,7 @@ bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_ba
     struct backward_params params = backward_params_of(&plan->problem, a, workspace);
     int previous, code = 0;
     if (!is_accepted(cuda_enter(plan->problem.device_ordinal, &previous))) return false;
-    for (int n = 0; n < plan->backward_pass.num_kernels && code == 0; ++n) {
+    for (int n = 0; n < plan->backward_pass.num_shares && code == 0; ++n) {
         attest_take_share(&plan->backward_pass, n, &params.forward);
         code = plan->backward[n]->cuda(&params, stream);
     }

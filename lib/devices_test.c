@@ -31,98 +31,35 @@ static struct attest_plan *plan_of(const struct attest_problem *p)
     return plan;
 }
 
-/* ---- recipes of shared problems ---- */
+/* ---- shares ---- */
 
-/* Whether roundings of `own`, none, one, two parts or one that is scaled, are among those of `all`. */
-static bool covers_rounding(const struct attest_recipe *all, int32_t round, int32_t own)
-{
-    const bool by_length = all->delta == ATTEST_DELTA_BY_LENGTH;
-    if (round == own || own == 0) return true;
-    return own == 1 ? by_length && round == 4 : own == 2 ? by_length || round == 4 : round == 4;
-}
-
-/* Whether `all` allows what one kernel may be off by, as far as fields say. */
-static bool covers(const struct attest_recipe *all, const struct attest_recipe *own)
-{
-    const bool both = all->delta == ATTEST_DELTA_BY_LENGTH &&
-                      (own->delta == ATTEST_DELTA_CORRECTED || own->delta == ATTEST_DELTA_NORMALIZED);
-    return all->tile_k <= own->tile_k && all->exp_error >= own->exp_error && all->tanh_error >= own->tanh_error &&
-           (all->accumulate == own->accumulate || own->accumulate == ATTEST_ACC_FP32) &&
-           (all->delta == own->delta || both) && covers_rounding(all, all->round_p, own->round_p) &&
-           covers_rounding(all, all->round_ds, own->round_ds);
-}
-
-/* One sequence of a problem, of as many rows and keys as a kernel may have. */
-enum { MOST_ROWS = 256, MOST_FEATURES = 64 };
-struct sequence {
-    uint16_t q[MOST_ROWS * MOST_FEATURES], k[MOST_ROWS * MOST_FEATURES], v[MOST_ROWS * MOST_FEATURES];
-    uint16_t dout[MOST_ROWS * MOST_FEATURES];
-    double bound[2][3][MOST_ROWS * MOST_FEATURES];
-};
-
-/* Of what is scaled bounds are larger for many reasons: numbers say whether they are covered. Features fall off by
- * powers of two, from 2 to 2^-61, which fp16 has not beside each other. */
-static bool covers_scaled(const struct attest_recipe *all, const struct attest_recipe *own, bool backward, int64_t dim,
-                          int64_t dim_v, struct lengths most)
-{
-    static struct sequence s;
-    struct attest_problem p = ATTEST_PROBLEM_INIT;
-    const int64_t rows = most.q < MOST_ROWS ? most.q : MOST_ROWS, keys = most.k < MOST_ROWS ? most.k : MOST_ROWS;
-    cr_assert(dim <= MOST_FEATURES && dim_v <= MOST_FEATURES);
-    p.batch = p.num_heads_q = p.num_heads_kv = 1;
-    p.seqlen_q = rows, p.seqlen_k = keys, p.head_dim = dim, p.head_dim_v = dim_v, p.softmax_scale = 0.125f;
-    p.q = p.dq = packed(ATTEST_BF16, rows, 1, dim), p.k = p.dk = packed(ATTEST_BF16, keys, 1, dim);
-    p.v = p.dv = packed(ATTEST_BF16, keys, 1, dim_v), p.o = p.dout = packed(ATTEST_BF16, rows, 1, dim_v);
-    p.lse = packed(ATTEST_FP32, rows, 1, 1);
-    uint16_t *const inputs[] = {s.q, s.k, s.v, s.dout};
-    for (int t = 0; t < 4; ++t)
-        for (int i = 0; i < MOST_ROWS * MOST_FEATURES; ++i) { /* sign, exponent, fraction */
-            const int x = i % (int)(t < 2 ? dim : dim_v);
-            inputs[t][i] = (uint16_t)(i * 29 / 7 % 2 << 15 | (128 - 2 * (x % 32)) << 7 | (i * 37 + t) % 128);
-        }
-    struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
-    a.forward.q = s.q, a.forward.k = s.k, a.forward.v = s.v, a.dout = s.dout;
-    for (int n = 0; n < 2; ++n) {
-        struct ref_bound bounds[REF_NUM_TENSORS] = {{NULL}};
-        for (int t = 0; t < 3; ++t) bounds[REF_DQ + t].bound = s.bound[n][t];
-        bounds[REF_O].bound = s.bound[n][0];
-        const struct attest_recipe *const recipe = n == 0 ? all : own;
-        if (backward) cr_assert_eq(ref_bound_backward(&p, &a, recipe, bounds, 1), ATTEST_OK);
-        else cr_assert_eq(ref_bound_forward(&p, &a.forward, recipe, &bounds[REF_O], NULL, 1), ATTEST_OK);
-    }
-    const int64_t sizes[2][3] = {{rows * dim_v}, {rows * dim, keys * dim, keys * dim_v}};
-    for (int t = 0; t < 3; ++t)
-        for (int64_t i = 0; i < sizes[backward][t]; ++i)
-            if (!(s.bound[0][t][i] >= s.bound[1][t][i])) return false;
-    return true;
-}
-
-static bool pass_covers(const char *shared, const char *name, bool backward, int64_t dim, int64_t dim_v,
-                        struct lengths most)
-{
-    const struct attest_recipe *const all = ref_kernel_recipe(shared), *const own = ref_kernel_recipe(name);
-    cr_assert(all && own, "%s, %s", shared, name);
-    return covers(all, own) && (own->round_ds != 3 || covers_scaled(all, own, backward, dim, dim_v, most));
-}
-
-static void expect_plan_covers(const struct attest_plan *plan)
+/* Each is a kernel's, by that kernel's recipe, and has room for what none before it has; the last has room for all. The
+ * pass is called by their names. Returns how many there are. */
+static int expect_shares(const struct attest_plan *plan, enum attest_pass pass)
 {
     const struct attest_problem *const p = &plan->problem;
-    const struct attest_recipe *const forward = plan->forward_pass.recipe, *const backward = plan->backward_pass.recipe;
-    for (int n = 0; n < plan->forward_pass.num_kernels; ++n) {
-        const struct forward_kernel *const k = plan->forward[n];
-        cr_expect(pass_covers(forward->name, k->name, false, p->head_dim, p->head_dim_v, k->most), "%s of %s",
-                  forward->name, plan->forward_pass.kernel);
+    const struct attest_share *s, *last = NULL;
+    char names[128] = "";
+    int count = 0;
+    for (; (s = attest_plan_share(plan, pass, count)) != NULL; last = s, ++count) {
+        const char *const kernel = pass == ATTEST_FORWARD ? plan->forward[count]->name : plan->backward[count]->name;
+        cr_expect(s->struct_size == sizeof *s && strcmp(s->kernel, kernel) == 0);
+        cr_expect(s->recipe == ref_kernel_recipe(kernel) && strcmp(s->recipe->name, kernel) == 0);
+        for (int i = 0; i < count; ++i) {
+            const struct attest_share *const before = attest_plan_share(plan, pass, i);
+            cr_expect(s->most_seqlen_q > before->most_seqlen_q || s->most_seqlen_k > before->most_seqlen_k);
+            cr_expect(before->most_seqlen_q < p->seqlen_q || before->most_seqlen_k < p->seqlen_k);
+        }
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", count > 0 ? "+" : "", kernel);
     }
-    for (int n = 0; n < plan->backward_pass.num_kernels; ++n) {
-        const struct backward_kernel *const k = plan->backward[n];
-        cr_expect(pass_covers(backward->name, k->name, true, p->head_dim, p->head_dim_v, k->most), "%s of %s",
-                  backward->name, plan->backward_pass.kernel);
-    }
+    cr_assert(count > 0 && count <= MAX_SHARES);
+    cr_expect(last->most_seqlen_q >= p->seqlen_q && last->most_seqlen_k >= p->seqlen_k);
+    cr_expect_str_eq(attest_plan_kernel(plan, pass), names);
+    return count;
 }
 
-/* Kernels of a problem whose sequences are of up to so many rows and keys. */
-static int expect_shares_are_covered(int32_t dtype, int64_t dim, int64_t dim_v, int64_t longest, bool causal, int major)
+/* Shares of a problem whose sequences are of up to so many rows and keys. */
+static int shares_of_up_to(int32_t dtype, int64_t dim, int64_t dim_v, int64_t longest, bool causal, int major)
 {
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     struct attest_plan *plan;
@@ -135,40 +72,20 @@ static int expect_shares_are_covered(int32_t dtype, int64_t dim, int64_t dim_v, 
     p.has_seqused_q = p.has_seqused_k = 1;
     if (causal) p.window_right = 0, p.diag_kind = ATTEST_DIAG_TOP_LEFT;
     cr_assert_eq(attest_plan_create_for(&p, major, &plan), ATTEST_OK, "%s", attest_last_error());
-    const int shares = plan->forward_pass.num_kernels + plan->backward_pass.num_kernels;
-    expect_plan_covers(plan);
+    const int shares = expect_shares(plan, ATTEST_FORWARD) + expect_shares(plan, ATTEST_BACKWARD);
     attest_plan_destroy(plan);
     return shares;
 }
 
-Test(devices, recipes_of_shared_problems_cover_each_kernel)
+Test(devices, a_plan_says_who_has_which_sequences)
 {
     static const int64_t dims[][2] = {{32, 32}, {24, 32}, {32, 16}, {64, 64}, {32, 64}, {128, 128}, {256, 256}};
     static const int64_t longest[] = {1, 32, 64, 96, 128, 512, 1000};
     int shares = 0;
     for (int n = 0; n < 2 * 2 * 2 * 7 * 7; ++n)
-        shares += expect_shares_are_covered(n % 2 ? ATTEST_BF16 : ATTEST_FP16, dims[n / 8 % 7][0], dims[n / 8 % 7][1],
-                                            longest[n / 56], n / 2 % 2, n / 4 % 2 ? 9 : 8);
+        shares += shares_of_up_to(n % 2 ? ATTEST_BF16 : ATTEST_FP16, dims[n / 8 % 7][0], dims[n / 8 % 7][1],
+                                  longest[n / 56], n / 2 % 2, n / 4 % 2 ? 9 : 8);
     cr_expect_gt(shares, 2 * 2 * 2 * 2 * 7 * 7);
-}
-
-Test(devices, recipes_of_two_parts_do_not_cover_a_scaled_one)
-{
-    static const char *const scaled[] = {"short_forward_sm90_scaled", "short_backward_sm90_n128_scaled"};
-    static const char *const shared[][2] = {{"short_forward_shared", "forward_shared"},
-                                            {"short_backward_shared", "backward_shared"}};
-    static const char *const others[] = {"short_forward_sm90", "short_backward_sm80"};
-    const struct lengths most = {128, 128}, more = {129, 128};
-    for (int pass = 0; pass < 2; ++pass) {
-        cr_expect(pass_covers(shared[pass][0], scaled[pass], pass, 32, 32, most));
-        cr_expect(pass_covers(shared[pass][1], scaled[pass], pass, 32, 17, most));
-        cr_expect_not(pass_covers(others[pass], scaled[pass], pass, 32, 32, most));
-        for (int n = 0; n < 2; ++n) { /* of what fields do not say; one part of bf16 is worse, forward */
-            if (pass == 0 && n == 1) continue;
-            cr_expect_not(pass_covers(shared[pass][n], scaled[pass], pass, 33, 32, most));
-            cr_expect_not(pass_covers(shared[pass][n], scaled[pass], pass, 32, 32, more));
-        }
-    }
 }
 
 Test(devices, a_plan_names_its_kernels)
@@ -176,12 +93,10 @@ Test(devices, a_plan_names_its_kernels)
     const struct attest_problem p = kernel_problem(ATTEST_SIM, false);
     struct attest_plan *plan = plan_of(&p);
     size_t forward_bytes, backward_bytes;
-    cr_assert_str_eq(attest_plan_kernel(plan), "forward_fp32");
-    cr_assert_eq(attest_plan_recipe(plan), ref_kernel_recipe("forward_fp32"));
-    cr_assert_not_null(attest_plan_recipe(plan));
-    cr_assert_str_eq(attest_plan_backward_kernel(plan), "backward_fp32");
-    cr_assert_eq(attest_plan_backward_recipe(plan), ref_kernel_recipe("backward_fp32"));
-    cr_assert_not_null(attest_plan_backward_recipe(plan));
+    cr_assert_str_eq(attest_plan_kernel(plan, ATTEST_FORWARD), "forward_fp32");
+    cr_assert_str_eq(attest_plan_kernel(plan, ATTEST_BACKWARD), "backward_fp32");
+    cr_assert_eq(expect_shares(plan, ATTEST_FORWARD), 1);
+    cr_assert_eq(expect_shares(plan, ATTEST_BACKWARD), 1);
     cr_assert_eq(attest_plan_workspace(plan, &forward_bytes, &backward_bytes), ATTEST_OK);
     cr_assert_eq(forward_bytes, 0);
     cr_assert_eq(backward_bytes, 512); /* 4 ROWS_Q * HEADS_Q fp32, rounded up */
@@ -356,7 +271,7 @@ Test(devices, a_finding_is_a_device_error)
     static struct buffers b;
     const struct forward_kernel lazy = {.name = "lazy", .sim = launch_nothing};
     struct attest_plan plan = {
-        .problem = kernel_problem(ATTEST_SIM, false), .forward = {&lazy}, .forward_pass = {.num_kernels = 1}};
+        .problem = kernel_problem(ATTEST_SIM, false), .forward = {&lazy}, .forward_pass = {.num_shares = 1}};
     attest_find_reach(&plan.problem, ATTEST_FORWARD, &plan.forward_reach);
     fill_buffers(&b);
     cr_assert_eq(attest_run_forward(&plan, &b.args.forward, NULL, 0, NULL), ATTEST_DEVICE_ERROR);
@@ -376,7 +291,7 @@ static void run_lazy_backward(struct buffers *b, void *workspace, size_t bytes, 
     const struct backward_kernel lazy = {.name = "lazy", .sim = launch_nothing_backward};
     struct attest_plan plan = {.problem = whole_problem(),
                                .backward = {&lazy},
-                               .backward_pass = {.num_kernels = 1, .kernel = "lazy", .workspace_bytes = 256}};
+                               .backward_pass = {.num_shares = 1, .kernel = "lazy", .workspace_bytes = 256}};
     plan.problem.device = ATTEST_SIM;
     attest_find_reach(&plan.problem, ATTEST_BACKWARD, &plan.backward_reach);
     cr_assert_eq(attest_run_backward(&plan, &b->args, workspace, bytes, NULL), status, "%s", attest_last_error());

@@ -137,8 +137,9 @@ static const float *attention(enum attest_device device)
     if (device == ATTEST_CUDA) wait_for_gpu();
 
     const float *last = o + (SEQLEN - 1) * ROW_Q;
-    printf("kernel %s: last row of head 0: o = %.6f %.6f %.6f ..., lse = %.6f\n", attest_plan_kernel(plan),
-           (double)last[0], (double)last[1], (double)last[2], (double)lse[(SEQLEN - 1) * HEADS_Q]);
+    printf("kernel %s: last row of head 0: o = %.6f %.6f %.6f ..., lse = %.6f\n",
+           attest_plan_kernel(plan, ATTEST_FORWARD), (double)last[0], (double)last[1], (double)last[2],
+           (double)lse[(SEQLEN - 1) * HEADS_Q]);
     attest_plan_destroy(plan);
     return o;
 }

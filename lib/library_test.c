@@ -68,10 +68,15 @@ Test(library, says_what_it_is)
     cr_assert_eq(attest_plan_workspace(plan, &forward_bytes, &backward_bytes), ATTEST_OK);
     cr_assert_eq(forward_bytes, 0);
     cr_assert_eq(backward_bytes, 0);
-    cr_assert_str_eq(attest_plan_kernel(plan), "reference");
-    cr_assert_str_eq(attest_plan_recipe(plan)->name, "fp32");
-    cr_assert_str_eq(attest_plan_backward_kernel(plan), "reference");
-    cr_assert_str_eq(attest_plan_backward_recipe(plan)->name, "fp32");
+    for (enum attest_pass pass = ATTEST_FORWARD; pass <= ATTEST_BACKWARD; ++pass) {
+        const struct attest_share *const share = attest_plan_share(plan, pass, 0);
+        cr_assert_str_eq(attest_plan_kernel(plan, pass), "reference");
+        cr_assert_str_eq(share->kernel, "reference");
+        cr_assert_str_eq(share->recipe->name, "fp32");
+        cr_assert(share->most_seqlen_q >= p.seqlen_q && share->most_seqlen_k >= p.seqlen_k);
+        cr_assert_null(attest_plan_share(plan, pass, 1));
+        cr_assert_null(attest_plan_share(plan, pass, -1));
+    }
     attest_plan_destroy(plan);
     attest_plan_destroy(NULL);
 }

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 
 #include "lib/attest.h"
+#include "lib/shares.h"
 #include "reference/bounds.h"
 #include "reference/formats.h"
 #include "reference/oracle.h"
@@ -67,7 +68,8 @@ static void run_block(int32_t device, int64_t first, int64_t last, bool heads_fi
     memset(b, 0xff, sizeof *b);
     cr_assert_eq(attest_plan_create(&p, &plan), ATTEST_OK, "%s", attest_last_error());
     cr_assert_eq(attest_run_forward(plan, &a, NULL, 0, NULL), ATTEST_OK, "%s", attest_last_error());
-    cr_assert_eq(ref_bound_forward(&p, &a, attest_plan_recipe(plan), &o, &lse, 1), ATTEST_OK);
+    const struct ref_shares shares = shares_of_plan(plan, ATTEST_FORWARD);
+    cr_assert_eq(ref_bound_forward_shares(&p, &a, &shares, &o, &lse, 1), ATTEST_OK);
     attest_plan_destroy(plan);
     for (int i = 0; i < ELEMENTS; ++i) b->o_values[i] = (double)b->o[i];
     for (int i = 0; i < ROWS; ++i) b->lse_values[i] = (double)b->lse[i];

@@ -44,8 +44,8 @@ static bool has_all(const struct attest_problem *p, struct lengths most)
 /* Whether one of the kernels before has whatever this one could have. */
 static bool is_covered(const struct attest_pass_plan *pass, struct lengths most)
 {
-    for (int n = 0; n < pass->num_kernels; ++n)
-        if (most.q <= pass->most[n].q && most.k <= pass->most[n].k) return true;
+    for (const struct attest_share *share = pass->shares; share < pass->shares + pass->num_shares; ++share)
+        if (most.q <= share->most_seqlen_q && most.k <= share->most_seqlen_k) return true;
     return false;
 }
 
@@ -53,7 +53,11 @@ static void add_share(struct attest_pass_plan *pass, const char *kernel, struct 
 {
     const size_t length = strlen(pass->kernel);
     snprintf(pass->kernel + length, sizeof pass->kernel - length, "%s%s", length > 0 ? "+" : "", kernel);
-    pass->most[pass->num_kernels++] = most;
+    pass->shares[pass->num_shares++] = (struct attest_share){.struct_size = sizeof(struct attest_share),
+                                                             .kernel = kernel,
+                                                             .recipe = ref_kernel_recipe(kernel),
+                                                             .most_seqlen_q = most.q,
+                                                             .most_seqlen_k = most.k};
 }
 
 /* The simulated GPU is asked when it runs: its generations have as much as any kernel needs. */
@@ -76,11 +80,9 @@ static bool pick_forward(struct attest_plan *plan, int major)
     for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || is_covered(pass, k->most)) continue;
         if (!has_share(p, k->most) || !takes(&k->reach, p, &refuses)) continue;
-        plan->forward[pass->num_kernels] = k;
+        plan->forward[pass->num_shares] = k;
         add_share(pass, k->name, k->most);
-        if (!has_all(p, k->most)) continue;
-        pass->recipe = ref_kernel_recipe(pass->num_kernels > 1 ? k->shared_recipe : k->name);
-        return true;
+        if (has_all(p, k->most)) return true;
     }
     return refuse_pass("", p, refuses);
 }
@@ -102,20 +104,23 @@ static bool pick_backward(struct attest_plan *plan, int major)
         if (!has_share(p, k->most) || !takes(&k->reach, p, &refuses)) continue;
         const size_t bytes = round_up(kernel_workspace_bytes(&k->reach, p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
-        plan->backward[pass->num_kernels] = k;
+        plan->backward[pass->num_shares] = k;
         add_share(pass, k->name, k->most);
-        if (!has_all(p, k->most)) continue;
-        pass->recipe = ref_kernel_recipe(pass->num_kernels > 1 ? k->shared_recipe : k->name);
-        return true;
+        if (has_all(p, k->most)) return true;
     }
     return refuse_pass("'s backward pass", p, refuses);
 }
 
+static struct lengths lengths_of(const struct attest_share *share)
+{
+    return (struct lengths){(int32_t)share->most_seqlen_q, (int32_t)share->most_seqlen_k};
+}
+
 void attest_take_share(const struct attest_pass_plan *pass, int share, struct forward_params *params)
 {
-    if (pass->num_kernels == 1) return;
-    params->most = pass->most[share];
-    for (int n = 0; n < share; ++n) params->of_others[n] = pass->most[n];
+    if (pass->num_shares == 1) return;
+    params->most = lengths_of(&pass->shares[share]);
+    for (int n = 0; n < share; ++n) params->of_others[n] = lengths_of(&pass->shares[n]);
 }
 
 static bool pick(struct attest_plan *plan, int major)
@@ -123,7 +128,13 @@ static bool pick(struct attest_plan *plan, int major)
     const bool has_forward = plan->problem.o.dtype != ATTEST_ABSENT;
     const bool has_backward = plan->problem.dq.dtype != ATTEST_ABSENT;
     /* The reference device rounds only at the end: the strictest of the bounds covers it. */
-    const struct attest_pass_plan reference = {.kernel = "reference", .recipe = ref_recipe("fp32")};
+    const struct attest_pass_plan reference = {.num_shares = 1,
+                                               .kernel = "reference",
+                                               .shares = {{.struct_size = sizeof(struct attest_share),
+                                                           .kernel = "reference",
+                                                           .recipe = ref_recipe("fp32"),
+                                                           .most_seqlen_q = INT64_MAX,
+                                                           .most_seqlen_k = INT64_MAX}}};
     if (plan->problem.device == ATTEST_REFERENCE) {
         if (has_forward) plan->forward_pass = reference;
         if (has_backward) plan->backward_pass = reference;
@@ -195,22 +206,27 @@ enum attest_status attest_plan_workspace(const struct attest_plan *plan, size_t 
     return ATTEST_OK;
 }
 
-const char *attest_plan_kernel(const struct attest_plan *plan)
+/* The pass, if the plan and the problem have it. */
+static const struct attest_pass_plan *pass_of(const struct attest_plan *plan, enum attest_pass pass)
 {
-    return attest_check_plan(plan) && plan->forward_pass.recipe != NULL ? plan->forward_pass.kernel : NULL;
+    if (!attest_check_plan(plan)) return NULL;
+    if (pass != ATTEST_FORWARD && pass != ATTEST_BACKWARD) {
+        attest_refuse(ATTEST_INVALID, "pass = %d, but must be ATTEST_FORWARD or ATTEST_BACKWARD", (int)pass);
+        return NULL;
+    }
+    const struct attest_pass_plan *const found =
+        pass == ATTEST_FORWARD ? &plan->forward_pass : &plan->backward_pass;
+    return found->num_shares > 0 ? found : NULL;
 }
 
-const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
+const struct attest_share *attest_plan_share(const struct attest_plan *plan, enum attest_pass pass, int i)
 {
-    return attest_check_plan(plan) ? plan->forward_pass.recipe : NULL;
+    const struct attest_pass_plan *const found = pass_of(plan, pass);
+    return found != NULL && i >= 0 && i < found->num_shares ? &found->shares[i] : NULL;
 }
 
-const char *attest_plan_backward_kernel(const struct attest_plan *plan)
+const char *attest_plan_kernel(const struct attest_plan *plan, enum attest_pass pass)
 {
-    return attest_check_plan(plan) && plan->backward_pass.recipe != NULL ? plan->backward_pass.kernel : NULL;
-}
-
-const struct attest_recipe *attest_plan_backward_recipe(const struct attest_plan *plan)
-{
-    return attest_check_plan(plan) ? plan->backward_pass.recipe : NULL;
+    const struct attest_pass_plan *const found = pass_of(plan, pass);
+    return found != NULL ? found->kernel : NULL;
 }

@@ -16,11 +16,10 @@ struct attest_plan {
     const struct backward_kernel *backward[MAX_SHARES];
     struct attest_reach forward_reach, backward_reach; /* of the passes that there are */
     struct attest_pass_plan {
-        int num_kernels; /* of those above, one launch each; 0: no such pass, or the reference device */
-        char kernel[96]; /* their names, joined by +; "": no such pass */
-        const struct attest_recipe *recipe;
+        int num_shares;  /* of the kernels above, one launch each; 0: no such pass */
+        char kernel[96]; /* their names, joined by + */
         size_t workspace_bytes;
-        struct lengths most[MAX_SHARES]; /* of each kernel */
+        struct attest_share shares[MAX_SHARES];
     } forward_pass, backward_pass;
 };
 

@@ -152,7 +152,7 @@ bool attest_sim_forward(const struct attest_plan *plan, const struct attest_forw
     struct sim_gpu *gpu = take_gpu(callers);
     int code = SIM_CLEAN;
     const bool mapped = gpu != NULL && attest_sim_map_forward(gpu, &plan->problem, a);
-    for (int n = 0; mapped && n < plan->forward_pass.num_kernels && code == SIM_CLEAN; ++n) {
+    for (int n = 0; mapped && n < plan->forward_pass.num_shares && code == SIM_CLEAN; ++n) {
         attest_take_share(&plan->forward_pass, n, &params);
         code = plan->forward[n]->sim(&params, gpu);
     }
@@ -169,7 +169,7 @@ bool attest_sim_backward(const struct attest_plan *plan, const struct attest_bac
     struct sim_gpu *gpu = take_gpu(callers);
     int code = SIM_CLEAN;
     const bool mapped = gpu != NULL && attest_sim_map_backward(gpu, &plan->problem, a, workspace, bytes);
-    for (int n = 0; mapped && n < plan->backward_pass.num_kernels && code == SIM_CLEAN; ++n) {
+    for (int n = 0; mapped && n < plan->backward_pass.num_shares && code == SIM_CLEAN; ++n) {
         attest_take_share(&plan->backward_pass, n, &params.forward);
         code = plan->backward[n]->sim(&params, gpu);
     }

@@ -10,8 +10,6 @@
 
 #include "lib/attest.h"
 
-enum attest_pass { ATTEST_FORWARD = 1, ATTEST_BACKWARD = 2 }; /* bits: a tensor may take part in both */
-
 enum attest_shape {
     ATTEST_ROWS,    /* [batch][seqlen][heads][features], struct attest_tensor */
     ATTEST_SCALARS, /* [batch][seqlen][heads], struct attest_tensor */

@@ -299,29 +299,26 @@ struct shared_row {
 struct forward {
     const struct attest_problem *problem;
     const struct attest_forward_args *args;
-    struct ref_machine machine;
-    int64_t longest; /* sequences of more rows or keys are left as they are */
+    struct ref_machine machine[REF_MOST_SHARES];
+    const struct ref_shares *shares;
     const struct ref_bound *o, *lse;
     struct shared_row *rows; /* of the first pass, which finds what they share; NULL in the second, or without it */
     struct bound_alike alike; /* its result */
 };
 
-/* The largest of what any machine makes of it; a NaN stays. */
 static void put(double *array, int64_t index, double value)
 {
-    if (array && !(array[index] >= value) && !isnan(array[index])) array[index] = value;
+    if (array) array[index] = value;
 }
 
-/* Of the machines that may have made a row, the one that errs more. */
 static void put_shared(const struct forward *f, const struct bound_row_state *s, const double *o, int64_t row)
 {
     struct shared_row *to = &f->rows[row];
     to->sum = to->size = to->squares = 0.0;
     for (int64_t c = 0; c < f->problem->head_dim_v; ++c)
         to->sum += o[c], to->size += fabs(o[c]), to->squares += o[c] * o[c];
-    to->variance = fmax(to->variance, s->shared_variance);
-    for (int k = 0; k < BOUND_PHASES; ++k)
-        if (fabs(s->shared[k]) > fabs(to->shared[k])) to->shared[k] = s->shared[k];
+    to->variance = s->shared_variance;
+    for (int k = 0; k < BOUND_PHASES; ++k) to->shared[k] = s->shared[k];
 }
 
 /* What the rows of a block share, and their o. */
@@ -381,7 +378,7 @@ static void put_o(const struct forward *f, const struct bound_head *head, const 
             put(f->o->bias, to + c, out->bias ? out->bias[i * d_v + c] : 0.0);
             if (out->drift) bound_put_drift(f->o, to + c, out->drift[i * d_v + c]);
         }
-        put(f->o->along, to / d_v, f->machine.may_scale || !out->along ? INFINITY : out->along[i]);
+        put(f->o->along, to / d_v, out->along ? out->along[i] : INFINITY);
     }
 }
 
@@ -445,21 +442,22 @@ static bool bound_head(const struct forward *f, struct bound_head *head, struct 
 static enum attest_status forward_unit(void *context, int64_t unit)
 {
     const struct forward *f = context;
-    if (f->rows && f->machine.p.relative == 0.0) return ATTEST_OK; /* no weight is rounded */
+    const struct ref_sequence sequence = ref_sequence(f->problem, f->args, unit / f->problem->num_heads_kv);
+    const struct ref_machine *const machine = &f->machine[bound_share_of(f->shares, &sequence)];
+    if (f->rows && machine->p.relative == 0.0) return ATTEST_OK; /* no weight is rounded */
     const int64_t group = f->problem->num_heads_q / f->problem->num_heads_kv;
     struct bound_pool pool = {0};
     struct bound_head head = {.problem = f->problem,
                               .args = f->args,
-                              .machine = f->machine,
+                              .machine = *machine,
                               .b = unit / f->problem->num_heads_kv,
                               .h_kv = unit % f->problem->num_heads_kv};
     struct bound_block block = {0};
     bool ok = bound_load_keys(&pool, &head) && bound_take_block(&pool, &head, &block);
-    const bool is_long = ok && (head.sequence.seqlen_q > f->longest || head.sequence.seqlen_k > f->longest);
     if (ok && !f->rows && f->o && f->o->along) head.v_columns = bound_make_panels(&pool, &head.v, true, 1);
     ok = ok && !pool.failed;
-    if (ok && f->machine.scales) head.v_floor = bound_floor_of_values(&head);
-    for (int64_t g = 0; ok && !is_long && g < group; ++g) {
+    if (ok && machine->scales) head.v_floor = bound_floor_of_values(&head);
+    for (int64_t g = 0; ok && g < group; ++g) {
         head.h = head.h_kv * group + g;
         ok = bound_head(f, &head, &block);
     }
@@ -486,33 +484,39 @@ void bound_clear_bound(const struct ref_bound *bound, int64_t count)
     for (int n = 0; n < REF_WAYS; ++n) clear(bound->alike[n], count);
 }
 
-/* For each machine that may have made them. */
-static enum attest_status bound_all(struct forward *f, const struct attest_recipe *recipe, int threads)
+int bound_share_of(const struct ref_shares *shares, const struct ref_sequence *s)
 {
-    const int64_t units = f->problem->batch * f->problem->num_heads_kv;
-    f->machine = ref_forward_machine(f->problem, recipe);
-    f->longest = INT64_MAX;
-    const enum attest_status status = bound_for_each(units, threads, forward_unit, f);
-    if (status != ATTEST_OK || !f->machine.may_scale) return status;
-    const struct attest_recipe scaled = ref_scaling_recipe(recipe);
-    f->machine = ref_forward_machine(f->problem, &scaled);
-    f->longest = REF_SCALED_ROWS;
-    return bound_for_each(units, threads, forward_unit, f);
+    int i = 0;
+    while (i < shares->count - 1 && (s->seqlen_q > shares->share[i].most_seqlen_q ||
+                                     s->seqlen_k > shares->share[i].most_seqlen_k))
+        ++i;
+    return i;
 }
 
-enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
-                                     const struct attest_recipe *recipe, const struct ref_bound *o,
-                                     const struct ref_bound *lse, int threads)
+struct ref_shares ref_one_share(const struct attest_recipe *recipe)
 {
-    struct forward f = {.problem = p, .args = a, .o = o, .lse = lse};
+    return (struct ref_shares){1, {{recipe, INT64_MAX, INT64_MAX}}};
+}
+
+static enum attest_status bound_all(struct forward *f, int threads)
+{
+    return bound_for_each(f->problem->batch * f->problem->num_heads_kv, threads, forward_unit, f);
+}
+
+enum attest_status ref_bound_forward_shares(const struct attest_problem *p, const struct attest_forward_args *a,
+                                            const struct ref_shares *shares, const struct ref_bound *o,
+                                            const struct ref_bound *lse, int threads)
+{
+    struct forward f = {.problem = p, .args = a, .shares = shares, .o = o, .lse = lse};
     const int64_t rows = ref_rows_q(p) * p->num_heads_q;
+    for (int i = 0; i < shares->count; ++i) f.machine[i] = ref_forward_machine(p, shares->share[i].recipe);
     bound_clear_bound(o, rows * p->head_dim_v);
     if (o) clear(o->along, rows), clear(o->phases, rows * BOUND_PHASES);
     bound_clear_bound(lse, rows);
     if (o && (o->sigma || o->bias)) {
         struct bound_pool pool = {0};
         f.rows = (struct shared_row *)bound_take(&pool, rows * (int64_t)(sizeof *f.rows / sizeof(double)));
-        const enum attest_status status = pool.failed ? ATTEST_OUT_OF_MEMORY : bound_all(&f, recipe, threads);
+        const enum attest_status status = pool.failed ? ATTEST_OUT_OF_MEMORY : bound_all(&f, threads);
         if (status == ATTEST_OK) f.alike = find_alike(f.rows, rows);
         for (int64_t at = 0; status == ATTEST_OK && o->phases && at < rows * BOUND_PHASES; ++at)
             o->phases[at] = f.rows[at / BOUND_PHASES].shared[at % BOUND_PHASES];
@@ -520,5 +524,13 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
         bound_release(&pool);
         if (status != ATTEST_OK) return status;
     }
-    return bound_all(&f, recipe, threads);
+    return bound_all(&f, threads);
+}
+
+enum attest_status ref_bound_forward(const struct attest_problem *p, const struct attest_forward_args *a,
+                                     const struct attest_recipe *recipe, const struct ref_bound *o,
+                                     const struct ref_bound *lse, int threads)
+{
+    const struct ref_shares one = ref_one_share(recipe);
+    return ref_bound_forward_shares(p, a, &one, o, lse, threads);
 }

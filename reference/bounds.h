@@ -35,19 +35,18 @@ const struct attest_recipe *ref_recipe(const char *name); /* NULL if there is no
  * formats, tensor cores), "short_forward_sm80", "short_forward_sm90", "short_forward_sm90_scaled",
  * "short_forward_sm90_d256", "short_backward_sm80", "short_backward_sm90_n64", "short_backward_sm90_n128",
  * "short_backward_sm90_n128_scaled", "short_backward_sm90_n128_d256" (the same, short sequences), "forward_fp32",
- * "backward_fp32", "one_query_forward_sm80", "one_query_backward_sm80" (one query row), "forward_shared",
- * "backward_shared" ("forward_sm80" and "backward_sm80" of a problem that they share with those of short sequences),
- * "short_forward_shared", "short_backward_shared" (what those beside the scaled ones share with them), "merge",
- * "merge_backward" (of which exp_error says all). */
+ * "backward_fp32", "one_query_forward_sm80", "one_query_backward_sm80" (one query row), "merge", "merge_backward" (of
+ * which exp_error says all). */
 enum ref_kernel_place {
     REF_FORWARD_SM80, REF_BACKWARD_SM80, REF_FORWARD_FP32, REF_BACKWARD_FP32, REF_MERGE, REF_MERGE_BACKWARD,
     REF_SHORT_FORWARD_SM80, REF_SHORT_BACKWARD_SM80, REF_ONE_QUERY_FORWARD_SM80, REF_ONE_QUERY_BACKWARD_SM80,
     REF_SHORT_FORWARD_SM90, REF_SHORT_FORWARD_SM90_D256, REF_SHORT_BACKWARD_SM90_N64, REF_SHORT_BACKWARD_SM90_N128,
     REF_SHORT_BACKWARD_SM90_N128_D256, REF_SHORT_BACKWARD_SM90_N128_SCALED, REF_SHORT_FORWARD_SM90_SCALED,
-    REF_FORWARD_SHARED, REF_BACKWARD_SHARED, REF_SHORT_FORWARD_SHARED, REF_SHORT_BACKWARD_SHARED,
 };
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */
+
+enum { REF_MOST_SHARES = 8 };
 
 enum { REF_WAYS = 8 }; /* to round weights that are alike, and phases of the grid to which they are rounded */
 
@@ -73,6 +72,17 @@ struct ref_bound {
 enum ref_tensor { REF_O, REF_LSE, REF_DQ, REF_DK, REF_DV, REF_DBIAS, REF_DSINK, REF_NUM_TENSORS };
 extern const char *const ref_tensor_names[REF_NUM_TENSORS]; /* "o", "lse", ... */
 
+/* Whose results are judged: each sequence is of the first share that has room for the rows and keys that it uses, or of
+ * the last. */
+struct ref_shares {
+    int count; /* 1 at least */
+    struct ref_share {
+        const struct attest_recipe *recipe; /* NULL: the oracle */
+        int64_t most_seqlen_q, most_seqlen_k;
+    } share[REF_MOST_SHARES];
+};
+struct ref_shares ref_one_share(const struct attest_recipe *recipe); /* of every sequence */
+
 /* Bounds of a forward and of a backward pass. NULL arrays are not computed; sigma and bias only beside a bound.
  * `recipe` NULL asks for the oracle's own stated error (bound only). threads: 0 for all cores; the result does
  * not depend on it.
@@ -88,6 +98,13 @@ enum attest_status ref_bound_forward(const struct attest_problem *p, const struc
 enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
                                       const struct attest_recipe *recipe,
                                       const struct ref_bound tensors[REF_NUM_TENSORS], int threads);
+/* The same where kernels share the sequences. */
+enum attest_status ref_bound_forward_shares(const struct attest_problem *p, const struct attest_forward_args *a,
+                                            const struct ref_shares *shares, const struct ref_bound *o,
+                                            const struct ref_bound *lse, int threads);
+enum attest_status ref_bound_backward_shares(const struct attest_problem *p, const struct attest_backward_args *a,
+                                             const struct ref_shares *shares,
+                                             const struct ref_bound tensors[REF_NUM_TENSORS], int threads);
 
 /* Bounds of a merge in fp32 by base-2 weights of differences to the largest lse (kernels/merge/merge.cu; bounds.md
  * section 11.2) against ref_merge, whose arguments these are: of o [rows][head_dim_v], stored as o_dtype, and lse

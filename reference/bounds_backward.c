@@ -10,23 +10,16 @@
 struct backward {
     const struct attest_problem *problem;
     const struct attest_backward_args *args;
-    struct ref_machine machine;
+    struct ref_machine machine[REF_MOST_SHARES];
+    const struct ref_shares *shares;
     const struct ref_bound *tensors; /* [REF_NUM_TENSORS] */
     bool statistics;
-    int64_t longest;                 /* sequences of more rows or keys are left as they are */
     struct bound_terms dbias, dsink; /* of all sequences and heads; dsink [batch][num_heads_q] */
 };
 
-/* The largest of what any machine makes of it; a NaN stays. */
 static void put(double *array, int64_t index, double value)
 {
-    if (array && !(array[index] >= value) && !isnan(array[index])) array[index] = value;
-}
-
-/* The same of numbers with a sign. */
-static void put_larger(double *array, int64_t index, double value)
-{
-    if (fabs(value) > fabs(array[index])) array[index] = value;
+    if (array) array[index] = value;
 }
 
 /* A gradient element from its terms: scale * sum (weight x operand), summed by `sum`, rounded at the end. */
@@ -70,7 +63,7 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     drift.beside = fmax(0.0, drift.beside - scale * fabs(t->rounded[from]));
     drift.optional = f->scale * t->rounded[from];
     bound_put_drift(to, index, drift);
-    if (to->shift) put_larger(to->shift, index, f->scale * t->known[from]);
+    put(to->shift, index, f->scale * t->known[from]);
     for (int n = 0; n < REF_WAYS; ++n)
         if (to->alike[n] && t->alike[n]) to->alike[n][index] = f->scale * t->alike[n][from];
 }
@@ -139,7 +132,7 @@ static void find_along_dq(const struct backward *b, const struct bound_gradient_
         variance += mean * mean * block->row[i].delta_sigma * block->row[i].delta_sigma;
         const int64_t row = (head->sequence.first_q + block->rows.first + i) * p->num_heads_q + head->h;
         const bool exact = block->states[i].live == 0 || block->states[i].broken;
-        const bool known = !b->machine.corrects_delta && !b->machine.scales && !b->machine.may_scale;
+        const bool known = !m->corrects_delta && !m->scales;
         put(to->along, row, exact ? 0.0 : known ? fmax(0.0, variance) : INFINITY);
     }
 }
@@ -292,7 +285,7 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
     if (ok) {
         bound_add_sums(g, block, &b->dbias, &b->dsink);
         if (b->tensors[REF_DQ].bound) {
-            if (b->machine.corrects_delta)
+            if (head->machine.corrects_delta)
                 bound_corrected_dq(g, block, dq);
             else
                 sum_dq(b, g, block, dq);
@@ -312,12 +305,11 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     const struct attest_problem *p = b->problem;
     const int64_t group = p->num_heads_q / p->num_heads_kv;
     const struct ref_sequence sequence = ref_sequence(p, &b->args->forward, unit / p->num_heads_kv);
-    if (sequence.seqlen_q > b->longest || sequence.seqlen_k > b->longest) return ATTEST_OK;
     struct bound_pool pool = {0};
     struct bound_gradient_head g = {.args = b->args, .statistics = b->statistics};
     g.head = (struct bound_head){.problem = p,
                                  .args = &b->args->forward,
-                                 .machine = b->machine,
+                                 .machine = b->machine[bound_share_of(b->shares, &sequence)],
                                  .b = unit / p->num_heads_kv,
                                  .h_kv = unit % p->num_heads_kv};
     struct bound_gradient_block block = {0};
@@ -326,7 +318,7 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     const bool has_alike = b->tensors[REF_DQ].alike[0] || b->tensors[REF_DK].alike[0];
     bool ok = bound_take_gradients(&pool, &g, &block, has_alike) &&
               bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, g.num_ways, &dq);
-    if (ok && b->machine.ordered && !b->machine.corrects_delta) ok = bound_take_order(&pool, p->head_dim, &order);
+    if (ok && g.head.machine.ordered && !g.head.machine.corrects_delta) ok = bound_take_order(&pool, p->head_dim, &order);
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
         if (ok && g.repeated) ok = bound_find_repeated(&g);
@@ -342,7 +334,8 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     return ok ? ATTEST_OK : ATTEST_OUT_OF_MEMORY;
 }
 
-/* Plain sums in fp32, any order: dbias over the axes it broadcasts, dsink over rows and sequences. */
+/* Plain sums in fp32, any order: dbias over the axes it broadcasts, dsink over rows and sequences. Machines do not
+ * differ in what they take: the first stands for all. */
 static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 {
     return (struct ref_sum){.rel = ref_growth((terms + 3) * m->u), .sigma = sqrt((terms + 3) / 3) * m->u};
@@ -350,11 +343,11 @@ static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 
 static void finish_dbias(struct backward *b, int64_t size)
 {
-    const struct finish f = {&b->machine, b->problem->dbias.dtype, 1.0, 0.0, INFINITY};
+    const struct finish f = {&b->machine[0], b->problem->dbias.dtype, 1.0, 0.0, INFINITY};
     for (int64_t i = 0; i < size; ++i) {
         const double count = b->dbias.count[i];
         if (count == 0.0) continue;
-        finish_element(&f, &b->dbias, i, plain_sum(&b->machine, count), count, count * b->machine.tiny,
+        finish_element(&f, &b->dbias, i, plain_sum(&b->machine[0], count), count, count * b->machine[0].tiny,
                        b->dbias.overflow[i] != 0.0, &b->tensors[REF_DBIAS], i);
     }
 }
@@ -362,13 +355,13 @@ static void finish_dbias(struct backward *b, int64_t size)
 static void finish_dsink(struct backward *b)
 {
     const struct attest_problem *p = b->problem;
-    const struct finish f = {&b->machine, ATTEST_FP32, 1.0, 0.0, INFINITY};
+    const struct finish f = {&b->machine[0], ATTEST_FP32, 1.0, 0.0, INFINITY};
     struct bound_terms *t = &b->dsink;
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);
         if (t->count[h] == 0.0) continue;
-        finish_element(&f, t, h, plain_sum(&b->machine, t->count[h]), t->count[h], t->count[h] * b->machine.tiny,
-                       t->overflow[h] != 0.0, &b->tensors[REF_DSINK], h);
+        finish_element(&f, t, h, plain_sum(&b->machine[0], t->count[h]), t->count[h],
+                       t->count[h] * b->machine[0].tiny, t->overflow[h] != 0.0, &b->tensors[REF_DSINK], h);
     }
 }
 
@@ -380,12 +373,12 @@ static int64_t dbias_size(const struct attest_problem *p)
 }
 
 /* Of a run over all units; the next one begins with sums of 0. */
-enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
-                                      const struct attest_recipe *recipe,
-                                      const struct ref_bound tensors[REF_NUM_TENSORS], int threads)
+enum attest_status ref_bound_backward_shares(const struct attest_problem *p, const struct attest_backward_args *a,
+                                             const struct ref_shares *shares,
+                                             const struct ref_bound tensors[REF_NUM_TENSORS], int threads)
 {
-    struct backward b = {
-        .problem = p, .args = a, .machine = ref_machine(p, recipe), .tensors = tensors, .longest = INT64_MAX};
+    struct backward b = {.problem = p, .args = a, .shares = shares, .tensors = tensors};
+    for (int i = 0; i < shares->count; ++i) b.machine[i] = ref_machine(p, shares->share[i].recipe);
     const int64_t rows_q = ref_rows_q(p) * p->num_heads_q, rows_k = ref_rows_k(p) * p->num_heads_kv;
     const bool has_dbias = tensors[REF_DBIAS].bound && p->dbias.dtype != ATTEST_ABSENT;
     const bool has_dsink = tensors[REF_DSINK].bound && p->has_sink;
@@ -406,12 +399,14 @@ enum attest_status ref_bound_backward(const struct attest_problem *p, const stru
         if (has_dbias) finish_dbias(&b, biases);
         if (has_dsink && p->batch > 0) finish_dsink(&b);
     }
-    if (status == ATTEST_OK && b.machine.may_scale) {
-        const struct attest_recipe scaled = ref_scaling_recipe(recipe);
-        b.machine = ref_machine(p, &scaled);
-        b.longest = REF_SCALED_ROWS;
-        status = bound_for_each(p->batch * p->num_heads_kv, threads, backward_unit, &b);
-    }
     bound_release(&pool);
     return status;
+}
+
+enum attest_status ref_bound_backward(const struct attest_problem *p, const struct attest_backward_args *a,
+                                      const struct attest_recipe *recipe,
+                                      const struct ref_bound tensors[REF_NUM_TENSORS], int threads)
+{
+    const struct ref_shares one = ref_one_share(recipe);
+    return ref_bound_backward_shares(p, a, &one, tensors, threads);
 }

@@ -12,7 +12,6 @@ struct score {
     double slope_rounding;        /* of c p to the format of k */
     double dx, dx_rounding;       /* the computed one; what fp32 rounds on the way to it */
     double ds, ds_rounding, half; /* the same of ds; its rounding to the format of k */
-    double left;                  /* of ds, by two parts of that format */
 };
 
 static struct score score_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t at,
@@ -36,14 +35,13 @@ static struct score score_of(const struct bound_gradient_head *g, const struct b
     s.ds = most * s.reach * (1 + 5 * u) + tiny;
     s.ds_rounding = s.dx_rounding * (c.value + c.error) + 3 * u * s.ds + tiny;
     s.half = fmin(m->ds.relative * s.ds + m->ds.tiny, s.ds);
-    s.left = fmin(m->ds.relative * s.half + m->ds.tiny, s.half);
     return s;
 }
 
 /* Sums of a row's scores. */
 struct sums {
     double terms, p, p_error, slope, slope_error, slope_rounding;
-    double dx, dx_rounding, ds, ds_error, half, left;
+    double dx, dx_rounding, ds, ds_error, half;
     double centred, plain; /* errors of delta: of sum p (dp - d' + dlse), and of sum p dp */
     double largest;        /* reach */
 };
@@ -61,7 +59,6 @@ static void add_score(const struct bound_row *row, const struct score *s, struct
     sums->ds += s->ds;
     sums->ds_error += s->slope_error * s->z + (s->slope + s->slope_error) * s->dp_error + s->ds_rounding;
     sums->half += s->half;
-    sums->left += s->left;
     sums->centred += s->p_error * (s->z + row->delta_error) + of_dp;
     sums->plain += s->p_error * fabs(s->dp) + of_dp;
     sums->largest = fmax(sums->largest, s->reach);
@@ -89,16 +86,13 @@ static struct correction correct_plain(const struct ref_machine *m, const struct
 }
 
 /* delta = D + (d' - dlse) P, f = d' - delta - (R - R') / C. The quotient is within twice the largest reach, but for
- * underflow: below 2^-100 C may be off by a factor of the number of keys. A kernel that corrects nothing takes nothing
- * back, f = 0: what two parts leave of ds stays, and delta is as `uncorrected` has it. */
-static struct correction correct_general(const struct ref_machine *m, const struct bound_row *row,
-                                         const struct sums *s, const struct bound_row *uncorrected)
+ * underflow: below 2^-100 C may be off by a factor of the number of keys. */
+static struct correction correct_general(const struct ref_machine *m, const struct bound_row *row, const struct sums *s)
 {
     const double u = m->u, lost = s->terms * m->tiny, summed = ref_growth((s->terms + 4) * u);
     const double sizes = fabs(row->delta) + row->delta_error + fabs(row->dlse), most_c = s->slope + s->slope_error;
     const double products = s->dx + sizes * (s->p + s->p_error);
     struct correction c = {.delta_error = s->plain + (summed + 4 * u) * products + 2 * u * sizes + lost};
-    if (uncorrected) c.delta_error = fmax(c.delta_error, uncorrected->delta_error);
     const double of_r = summed * (2 * s->ds + s->half) + 2 * lost, rounding = s->half + of_r; /* R - R' */
     const double least_c = (s->slope - s->slope_error) * (1 - summed) - lost;
     double quotient = 2 * s->largest, off = rounding + quotient * most_c; /* |q C - (R - R')| */
@@ -112,7 +106,6 @@ static struct correction correct_general(const struct ref_machine *m, const stru
     c.absolute = (s->terms + 1) * s->largest * 0x1p-96;
     c.sum = s->ds_error + most_c * (c.delta_error + rounded) + of_r + off + c.factor * s->slope_rounding;
     c.sum += s->terms * c.absolute + m->tiny;
-    if (uncorrected) c.sum += s->left;
     return c;
 }
 
@@ -171,7 +164,7 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
  * whole row is a bias there: row_sigmas standard deviations. */
 static void spread_noise(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, bool plain,
                          const struct sums *s, const struct noise *n, const struct bound_row *exact,
-                         const struct bound_row *uncorrected, struct bound_row *row, struct bound_correction *to)
+                         struct bound_row *row, struct bound_correction *to)
 {
     const struct ref_machine *m = &g->head.machine;
     const double summed = m->u * sqrt((s->terms + 4) / 3);
@@ -179,8 +172,7 @@ static void spread_noise(const struct bound_gradient_head *g, struct bound_gradi
     const double of_sums = m->row_sigmas * (summed + 2 * m->u) * sizes + s->terms * m->tiny;
     const double quotient = plain ? 1.0 : 1.0 / fmax(s->slope, 0x1p-20);
     const double summed_delta = n->delta_bias + m->row_sigmas * sqrt(n->delta_variance);
-    const double delta_bias =
-        fmax(of_sums + (plain ? summed_delta : exact->delta_bias), uncorrected ? uncorrected->delta_bias : 0.0);
+    const double delta_bias = of_sums + (plain ? summed_delta : exact->delta_bias);
     const double of_quotient = m->row_sigmas * quotient * (sqrt(n->rounding) + 2 * summed * s->ds);
     const double factor = row->delta_bias + delta_bias + of_quotient;
     row->delta_bias = delta_bias;
@@ -198,13 +190,12 @@ static void spread_noise(const struct bound_gradient_head *g, struct bound_gradi
 }
 
 void bound_correct_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
-                       const struct bound_view *v, const struct bound_row *exact,
-                       const struct bound_row *uncorrected, struct bound_row *row)
+                       const struct bound_view *v, const struct bound_row *exact, struct bound_row *row)
 {
     const struct ref_machine *m = &g->head.machine;
     const struct attest_problem *p = g->head.problem;
     const int64_t from = i * g->head.ld;
-    const bool plain = !(p->softcap > 0) && !p->has_sink && !uncorrected;
+    const bool plain = !(p->softcap > 0) && !p->has_sink;
     struct bound_correction *to = &block->corrections[i];
     struct sums sums = {0};
     struct noise noise = {0};
@@ -216,7 +207,7 @@ void bound_correct_row(const struct bound_gradient_head *g, struct bound_gradien
         if (!(s.ds < fmin(m->ds.overflow, m->huge)) || !(s.slope + s.slope_error < fmin(m->p_dq.overflow, m->huge)))
             block->states[i].overflow = true;
     }
-    const struct correction c = plain ? correct_plain(m, row, &sums) : correct_general(m, row, &sums, uncorrected);
+    const struct correction c = plain ? correct_plain(m, row, &sums) : correct_general(m, row, &sums);
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         if (v->live[j] == 0.0) continue;
         const struct score s = score_of(g, block, from + j, v, row, j);
@@ -227,7 +218,7 @@ void bound_correct_row(const struct bound_gradient_head *g, struct bound_gradien
     to->slope_error = sums.slope_error + sums.slope_rounding;
     to->factor = c.factor;
     to->sum = c.sum;
-    if (g->statistics) spread_noise(g, block, i, plain, &sums, &noise, exact, uncorrected, row, to);
+    if (g->statistics) spread_noise(g, block, i, plain, &sums, &noise, exact, row, to);
     row->delta_error = c.delta_error + BOUND_ORACLE_SHARE * exact->delta_error;
     if (!g->statistics) row->delta_bias = row->delta_error;
     row->delta_bias = fmin(row->delta_bias, row->delta_error);

@@ -361,7 +361,6 @@ static void row_delta(const struct bound_gradient_head *g, struct bound_gradient
     if (m->corrects_delta || !m->delta_from_o) delta_exact(g, block, i, v, row);
     const struct bound_row exact = *row;
     if (m->normalizes_delta) delta_normalized(g, block, i, v, row);
-    const struct bound_row summed = *row; /* where nothing is corrected */
     if (m->delta_from_o) {
         row->delta_sigma = row->feels_p = row->feels_dp = 0.0;
         delta_from_o(g, block, i, row);
@@ -375,10 +374,9 @@ static void row_delta(const struct bound_gradient_head *g, struct bound_gradient
     }
     if (!m->corrects_delta) return;
     /* There all of it is a bias: row_sigmas standard deviations of what is random for a whole row. */
-    const struct bound_row uncorrected = as_bias(bound_has_delta(g) ? row : &summed, m->row_sigmas);
     const struct bound_row of_exact = as_bias(&exact, m->row_sigmas);
     *row = as_bias(row, m->row_sigmas);
-    bound_correct_row(g, block, i, v, &of_exact, m->by_length ? &uncorrected : NULL, row);
+    bound_correct_row(g, block, i, v, &of_exact, row);
 }
 
 struct bound_slope bound_slope_of(const struct bound_gradient_head *g, const struct bound_gradient_block *block,

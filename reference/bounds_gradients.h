@@ -171,12 +171,10 @@ bool bound_scale_head(struct bound_pool *pool, struct bound_gradient_head *g, st
 void bound_add_hidden_keys(struct bound_gradient_head *g);
 
 /* ATTEST_DELTA_CORRECTED. row: with the errors of the provisional delta, replaced by those of the corrected one;
- * exact: with those of a sum of p dp in fp32; uncorrected: with those that kernels have which correct nothing, NULL
- * where all do. Writes the row's dq and correction. */
+ * exact: with those of a sum of p dp in fp32. Writes the row's dq and correction. */
 bool bound_take_correction(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block);
 void bound_correct_row(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i,
-                       const struct bound_view *v, const struct bound_row *exact,
-                       const struct bound_row *uncorrected, struct bound_row *row);
+                       const struct bound_view *v, const struct bound_row *exact, struct bound_row *row);
 /* Sums of the block's weights and k: value, absolute, error, variance and bias of `dq`. */
 void bound_corrected_dq(const struct bound_gradient_head *g, struct bound_gradient_block *block,
                         struct bound_terms *dq);

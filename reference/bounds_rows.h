@@ -24,6 +24,9 @@ struct bound_pool {
 double *bound_take(struct bound_pool *pool, int64_t count); /* zeroed */
 void bound_release(struct bound_pool *pool);
 
+/* The place of the share that a sequence belongs to. */
+int bound_share_of(const struct ref_shares *shares, const struct ref_sequence *s);
+
 /* Runs unit(context, i) for i < count on that many threads (0: all cores). Returns the first status that is not OK. */
 enum attest_status bound_for_each(int64_t count, int threads, enum attest_status (*unit)(void *context, int64_t i),
                                   void *context);

@@ -244,6 +244,14 @@ static void compute_bounds(const struct attest_recipe *recipe, int which)
     cr_assert_eq(ref_bound_backward(&f->p, &f->a, recipe, b, 1), ATTEST_OK);
 }
 
+static void compute_shares(const struct ref_shares *shares, int which)
+{
+    struct ref_bound b[REF_NUM_TENSORS];
+    for (int t = 0; t < REF_NUM_TENSORS; ++t) b[t] = (struct ref_bound){.bound = f->bound[which][t]};
+    cr_assert_eq(ref_bound_forward_shares(&f->p, &f->a.forward, shares, &b[REF_O], &b[REF_LSE], 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward_shares(&f->p, &f->a, shares, b, 1), ATTEST_OK);
+}
+
 static bool is_there(int tensor)
 {
     return (tensor != REF_DBIAS || f->p.dbias.dtype) && (tensor != REF_DSINK || f->p.has_sink);
@@ -306,7 +314,7 @@ Test(bounds, once_rounded_results_are_within_and_the_bound_is_finite_and_tight_f
                 cr_assert(isfinite(bound) && bound >= 0);
                 cr_assert_leq(fabs(ref_round(dtype, want) - want), bound);
                 /* rounding only at the end: the bound is little more than that rounding */
-                if (!r->round_p && t == REF_O)
+                if (!r->weights_p && t == REF_O)
                     cr_assert_leq(bound, ref_half_ulp(dtype, fabs(want) + 1e-4) + 1e-4);
             }
         }
@@ -622,22 +630,6 @@ Test(bounds, a_normalized_delta_is_exact_beside_a_sink)
         cr_expect_arr_eq(f->bound[0][t], f->bound[1][t], sizes[t] * sizeof(double));
 }
 
-/* Equal scores, each with an error of about 1: there a normalized delta may be worse than a corrected one. */
-Test(bounds, a_delta_by_length_may_be_normalized)
-{
-    struct attest_recipe recipe = *ref_kernel_recipe("short_backward_sm80");
-    set_up_as(ATTEST_BF16, 1.0);
-    for (int64_t i = 0; i < ROWS_Q * DIM; ++i) ref_store(ATTEST_BF16, f->q, i, 160.0);
-    for (int64_t i = 0; i < ROWS_K * DIM; ++i) ref_store(ATTEST_BF16, f->k, i, 160.0);
-    compute_bounds(&recipe, 0);
-    recipe.delta = ATTEST_DELTA_BY_LENGTH;
-    compute_bounds(&recipe, 1);
-    for (int64_t i = 0; i < sizes[REF_DK]; ++i) {
-        cr_assert(isfinite(f->bound[1][REF_DK][i]));
-        cr_assert_leq(f->bound[0][REF_DK][i], f->bound[1][REF_DK][i]);
-    }
-}
-
 Test(bounds, do_not_depend_on_the_number_of_threads)
 {
     struct ref_bound b[REF_NUM_TENSORS];
@@ -724,71 +716,30 @@ static void set_up_used(int32_t used_q[2], int32_t used_k[2], int64_t rows, int6
     used_k[0] = used_k[1] = KEYS - 5;
 }
 
-/* What of a shared recipe scales, and what does not. */
-static struct attest_recipe part_of(const struct attest_recipe *shared, bool scales)
+/* Two sequences, one to each share: what each has is what its recipe alone gives it, whoever has the other. */
+Test(bounds, each_sequence_has_the_bounds_of_its_share)
 {
-    struct attest_recipe part = *shared;
-    part.round_p = part.round_ds = scales ? 3 : shared->delta == ATTEST_DELTA_BY_LENGTH ? 1 : 2;
-    if (scales) part.delta = ATTEST_DELTA_NORMALIZED;
-    return part;
-}
-
-static const char *const shared_names[] = {"short_backward_shared", "backward_shared"};
-
-/* Each is somewhere the larger: two parts of bf16 lose more where ds are near 2^-126. */
-Test(bounds, a_shared_bound_is_the_larger_of_two)
-{
-    static double own[REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
-    const size_t heads = HEADS / HEADS_KV;
+    enum { ROWS = 135 };
+    static double own[2][REF_NUM_TENSORS][ROWS_Q * DIM + SCORES];
+    const struct attest_recipe *const recipes[] = {ref_kernel_recipe("short_backward_sm90_n128_scaled"),
+                                                   ref_kernel_recipe("backward_sm80")};
+    const struct ref_shares shares = {2, {{recipes[0], 128, 128}, {recipes[1], INT64_MAX, INT64_MAX}}};
+    int32_t used_q[2] = {128, 129}, used_k[2];
+    set_up_used(used_q, used_k, ROWS, DIM, DIM_V);
     for (int n = 0; n < 2; ++n) {
-        const struct attest_recipe *const shared = ref_kernel_recipe(shared_names[n]);
-        const struct attest_recipe scaled = part_of(shared, true), other = part_of(shared, false);
-        int64_t larger[2] = {0};
-        for (int power = 0; power >= -60; power -= 60) {
-            set_up_as(ATTEST_BF16, 1.0);
-            f->p.num_heads_q = HEADS_KV;
-            fill(f->v, ROWS_K * DIM_V, ldexp(1.0, power), 3);
-            fill(f->dout, ROWS_Q * DIM_V, ldexp(1.0, power - power / 10), 4);
-            f->p.dq.dtype = f->p.dk.dtype = f->p.dv.dtype = ATTEST_FP32;
-            compute_bounds(&scaled, 0);
-            memcpy(own, f->bound[0], sizeof own);
-            compute_bounds(&other, 1);
-            compute_bounds(shared, 0);
-            for (int t = REF_DQ; t <= REF_DV; ++t)
-                for (size_t i = 0; i < (size_t)sizes[t] / (t == REF_DQ ? heads : 1); ++i) {
-                    cr_assert_eq(f->bound[0][t][i], fmax(own[t][i], f->bound[1][t][i]));
-                    ++larger[own[t][i] > f->bound[1][t][i]];
-                }
-            compute_bounds(ref_kernel_recipe("short_backward_sm90_n128_scaled"), 1);
-            for (int t = REF_DQ; t <= REF_DV; ++t)
-                for (size_t i = 0; i < (size_t)sizes[t] / (t == REF_DQ ? heads : 1); ++i)
-                    cr_assert_geq(f->bound[0][t][i], f->bound[1][t][i]);
-        }
-        cr_expect(larger[0] > 100 && larger[1] > 100, "%s: %ld, %ld", shared->name, (long)larger[0], (long)larger[1]);
+        compute_bounds(recipes[n], 0);
+        memcpy(own[n], f->bound[0], sizeof own[n]);
     }
-}
-
-/* Of wider heads, and of a sequence of more than 128 rows, they are those of what does not scale. */
-Test(bounds, long_sequences_and_wide_heads_are_not_scaled)
-{
-    enum { ROWS = 135, OTHERS = 30 };
-    int32_t used_q[2], used_k[2];
-    for (int n = 0; n < 2; ++n) {
-        const struct attest_recipe *const shared = ref_kernel_recipe(shared_names[n]);
-        const struct attest_recipe other = part_of(shared, false);
-        for (int kind = 0; kind < 4; ++kind) { /* long, as long as may be, wide heads, wide values */
-            const int64_t dim = kind == 2 ? 33 : DIM, dim_v = kind == 3 ? 33 : DIM_V;
-            used_q[0] = kind == 0 ? 129 : 128, used_q[1] = OTHERS;
-            set_up_used(used_q, used_k, ROWS, dim, dim_v);
-            compute_bounds(shared, 0);
-            compute_bounds(&other, 1);
-            int64_t larger[2] = {0};
-            for (int64_t i = 0; i < 2 * ROWS * dim; ++i)
-                larger[i / (ROWS * dim)] += f->bound[0][REF_DQ][i] > f->bound[1][REF_DQ][i];
-            cr_expect_eq(larger[0] > 0, kind == 1);
-            cr_expect_eq(larger[1] > 0, kind < 2);
+    compute_shares(&shares, 0);
+    const int64_t rows[REF_NUM_TENSORS] = {ROWS, ROWS, ROWS, 45, 45, 0, 0};
+    const int64_t features[REF_NUM_TENSORS] = {DIM_V, 1, DIM, DIM, DIM_V, 0, 0};
+    for (int t = REF_O; t <= REF_DV; ++t)
+        for (int b = 0; b < 2; ++b) {
+            const size_t count = (size_t)(rows[t] * features[t]), from = (size_t)b * count, bytes = count * sizeof(double);
+            cr_expect_arr_eq(f->bound[0][t] + from, own[b][t] + from, bytes, "%s of %d", ref_tensor_names[t], b);
+            if (t != REF_LSE) /* whose sums are alike in both */
+                cr_expect_arr_neq(f->bound[0][t] + from, own[1 - b][t] + from, bytes, "%s of %d", ref_tensor_names[t], b);
         }
-    }
 }
 
 /* Exponents are those of the rows in use of a sequence: no others change its bounds. */
@@ -796,28 +747,25 @@ Test(bounds, exponents_are_of_the_rows_in_use)
 {
     enum { ROWS = 70, KEYS = 45, FEATURES = 32 };
     int32_t used_q[2] = {65, 70}, used_k[2];
-    for (int n = 0; n < 3; ++n) {
-        const struct attest_recipe *const r =
-            ref_kernel_recipe(n < 2 ? shared_names[n] : "short_backward_sm90_n128_scaled");
-        set_up_used(used_q, used_k, ROWS, FEATURES, FEATURES);
-        used_k[1] = KEYS;
-        compute_bounds(r, 0);
-        for (int64_t i = 0; i < 5 * FEATURES; ++i) { /* past the last of the first */
-            ref_store(ATTEST_BF16, f->q, (ROWS - 5) * FEATURES + i, 0x1p20);
-            ref_store(ATTEST_BF16, f->dout, (ROWS - 5) * FEATURES + i, 0x1p20);
-            ref_store(ATTEST_BF16, f->k, (KEYS - 5) * FEATURES + i, 0x1p20);
-            ref_store(ATTEST_BF16, f->v, (KEYS - 5) * FEATURES + i, 0x1p20);
-        }
-        for (int64_t i = 0; i < FEATURES; ++i) { /* and of the second */
-            ref_store(ATTEST_BF16, f->dout, ROWS * FEATURES + i, 0x1p20);
-            ref_store(ATTEST_BF16, f->k, KEYS * FEATURES + i, 0x1p-20);
-        }
-        compute_bounds(r, 1);
-        for (int t = REF_DQ; t <= REF_DV; ++t) {
-            const int64_t rows = t == REF_DQ ? ROWS : KEYS;
-            cr_expect_arr_eq(f->bound[0][t], f->bound[1][t], (size_t)(rows * FEATURES) * sizeof(double));
-            cr_expect_neq(f->bound[0][t][rows * FEATURES], f->bound[1][t][rows * FEATURES]);
-        }
+    const struct attest_recipe *const r = ref_kernel_recipe("short_backward_sm90_n128_scaled");
+    set_up_used(used_q, used_k, ROWS, FEATURES, FEATURES);
+    used_k[1] = KEYS;
+    compute_bounds(r, 0);
+    for (int64_t i = 0; i < 5 * FEATURES; ++i) { /* past the last of the first */
+        ref_store(ATTEST_BF16, f->q, (ROWS - 5) * FEATURES + i, 0x1p20);
+        ref_store(ATTEST_BF16, f->dout, (ROWS - 5) * FEATURES + i, 0x1p20);
+        ref_store(ATTEST_BF16, f->k, (KEYS - 5) * FEATURES + i, 0x1p20);
+        ref_store(ATTEST_BF16, f->v, (KEYS - 5) * FEATURES + i, 0x1p20);
+    }
+    for (int64_t i = 0; i < FEATURES; ++i) { /* and of the second */
+        ref_store(ATTEST_BF16, f->dout, ROWS * FEATURES + i, 0x1p20);
+        ref_store(ATTEST_BF16, f->k, KEYS * FEATURES + i, 0x1p-20);
+    }
+    compute_bounds(r, 1);
+    for (int t = REF_DQ; t <= REF_DV; ++t) {
+        const int64_t rows = t == REF_DQ ? ROWS : KEYS;
+        cr_expect_arr_eq(f->bound[0][t], f->bound[1][t], (size_t)(rows * FEATURES) * sizeof(double));
+        cr_expect_neq(f->bound[0][t][rows * FEATURES], f->bound[1][t][rows * FEATURES]);
     }
 }
 
@@ -825,10 +773,8 @@ Test(bounds, exponents_are_of_the_rows_in_use)
 Test(bounds, scaled_bounds_are_bounds_as_others_are)
 {
     static double sigma[REF_NUM_TENSORS][ROWS_Q * DIM], bias[REF_NUM_TENSORS][ROWS_Q * DIM];
-    static const char *const names[] = {"short_backward_sm90_n128_scaled", "short_backward_shared", "backward_shared"};
-    for (int i = 0; i < 9; ++i) {
-        const struct attest_recipe *const recipe = ref_kernel_recipe(names[i / 3]);
-        const int power = 30 * (i % 3 - 1);
+    const struct attest_recipe *const recipe = ref_kernel_recipe("short_backward_sm90_n128_scaled");
+    for (int power = -30; power <= 30; power += 30) {
         struct ref_bound b[REF_NUM_TENSORS] = {{0}};
         set_up_as(ATTEST_BF16, ldexp(1.0, power));
         f->p.num_heads_q = f->p.num_heads_kv;

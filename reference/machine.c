@@ -87,10 +87,15 @@ static bool is_narrow(const struct attest_problem *p)
     return p->head_dim <= REF_SCALED_FEATURES && p->head_dim_v <= REF_SCALED_FEATURES;
 }
 
-/* Of p or ds where nothing scales. */
-static int32_t parts_of(const struct attest_recipe *recipe, int32_t round)
+/* Numbers that p or ds is a sum of where nothing scales; 0: it is not rounded. */
+static int32_t parts_of(int32_t weights)
 {
-    return round < 3 ? round : round == 4 && recipe->delta == ATTEST_DELTA_BY_LENGTH ? 1 : 2;
+    return weights == ATTEST_WEIGHTS_FP32 ? 0 : weights == ATTEST_WEIGHTS_ONE_PART ? 1 : 2;
+}
+
+static bool asks_to_scale(const struct attest_recipe *recipe)
+{
+    return recipe->weights_p == ATTEST_WEIGHTS_SCALED_FP16 && recipe->weights_ds == ATTEST_WEIGHTS_SCALED_FP16;
 }
 
 /* A row has at most four such deviations, of two signs: bounds.md section 9.10. */
@@ -108,7 +113,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
 {
     struct ref_machine m = oracle_machine();
     if (!recipe) return m;
-    const int32_t round_p = parts_of(recipe, recipe->round_p), round_ds = parts_of(recipe, recipe->round_ds);
+    const int32_t parts_p = parts_of(recipe->weights_p), parts_ds = parts_of(recipe->weights_ds);
     m.accumulate = recipe->accumulate;
     m.row_sigmas = sigmas_of_rows((double)(ref_rows_q(p) * p->num_heads_q));
     m.u = 0x1p-24;
@@ -124,30 +129,28 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.tanh_floor = 0x1p-22;
     m.log_error = 0x1p-22;
     m.tile_k = recipe->tile_k;
-    m.most_weight = round_p == 2 || recipe->delta == ATTEST_DELTA_BY_LENGTH ? 0x1p15 : 1;
+    m.most_weight = parts_p == 2 ? 0x1p15 : 1;
     m.rescales = true;
     m.less_base = false;
     m.own_sum = recipe->own_sum && !p->external_lse;
-    m.by_length = recipe->delta == ATTEST_DELTA_BY_LENGTH;
-    m.corrects_delta = (recipe->delta == ATTEST_DELTA_CORRECTED || m.by_length) && !p->external_lse;
-    m.normalizes_delta = (recipe->delta == ATTEST_DELTA_NORMALIZED || m.by_length) && !p->has_sink;
+    m.corrects_delta = recipe->delta == ATTEST_DELTA_CORRECTED && !p->external_lse;
+    m.normalizes_delta = recipe->delta == ATTEST_DELTA_NORMALIZED && !p->has_sink;
     m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
-    m.scales = recipe->round_p == 3 && recipe->round_ds == 3 && can_scale_backward(p);
-    m.may_scale = recipe->round_p == 4 && recipe->round_ds == 4 && can_scale_backward(p) && is_narrow(p);
+    m.scales = asks_to_scale(recipe) && can_scale_backward(p);
     m.o_may_be_scaled = m.corrects_delta && can_scale_forward(p) && is_narrow(p);
     m.power = m.scales ? 8 : 0;
-    m.parts = round_p == 2 || round_ds == 2 || m.by_length ? 2 : 1;
+    m.parts = parts_p == 2 || parts_ds == 2 ? 2 : 1;
     if (m.parts == 2) m.parts_size = size_of_parts(p);
     m.rescale_log2 = recipe->rescale_log2;
     m.ordered = recipe->ordered_keys;
     m.most_weight = fmax(m.most_weight, ldexp(1.0, m.rescale_log2));
-    m.p = rounding_to(p->v.dtype, round_p);
-    if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, round_p);
+    m.p = rounding_to(p->v.dtype, parts_p);
+    if (p->dout.dtype != ATTEST_ABSENT) m.p_dv = rounding_to(p->dout.dtype, parts_p);
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);
-    if (m.corrects_delta) m.p_dq = rounding_to(p->k.dtype, round_p);
-    m.ds = rounding_to(p->q.dtype, round_ds);
+    if (m.corrects_delta) m.p_dq = rounding_to(p->k.dtype, parts_p);
+    m.ds = rounding_to(p->q.dtype, parts_ds);
     fold_factors(p, &m.ds);
     if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {
         m.dk_heads = rounding_to(p->dk.dtype, 1);
@@ -159,21 +162,11 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
 struct ref_machine ref_forward_machine(const struct attest_problem *p, const struct attest_recipe *recipe)
 {
     struct ref_machine m = ref_machine(p, recipe);
-    const bool can_scale = recipe && can_scale_forward(p);
-    m.scales = can_scale && recipe->round_p == 3 && recipe->round_ds == 3;
-    m.may_scale = can_scale && recipe->round_p == 4 && recipe->round_ds == 4 && is_narrow(p);
+    m.scales = recipe && asks_to_scale(recipe) && can_scale_forward(p);
     m.own_sum = recipe && recipe->own_sum;
     m.power = 0;
     if (m.scales) m.p = ref_rounding_to_fp16(1.0), m.parts = 1, m.parts_size = 1;
     return m;
-}
-
-struct attest_recipe ref_scaling_recipe(const struct attest_recipe *recipe)
-{
-    struct attest_recipe scaled = *recipe;
-    scaled.round_p = scaled.round_ds = 3;
-    scaled.delta = ATTEST_DELTA_NORMALIZED;
-    return scaled;
 }
 
 /* terms products in `steps` steps of the matrix unit (bounds.md, 3.2). */

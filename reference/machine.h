@@ -41,10 +41,8 @@ struct ref_machine {
     bool delta_from_o;
     bool corrects_delta; /* dq begins with a delta from o and corrects it (bounds.md, 7.1) */
     bool normalizes_delta; /* sum p dp / sum p (bounds.md, 6) */
-    bool by_length;      /* some of the kernels that share the problem correct delta, the others normalize it */
     /* p, ds and what they meet to fp16, by powers of two of the largest (bounds.md, 11.11, 11.12) */
     bool scales;
-    bool may_scale;      /* or not: beside what this says, in short sequences, there is ref_scaling_recipe */
     bool o_may_be_scaled; /* delta begins with an o that may be of a forward pass that scales (bounds.md, 11.12) */
     int32_t power;       /* p in fp32 is 2^power times itself: its exponent has that added */
     int32_t parts;       /* products a term of the sums over rows */
@@ -59,8 +57,7 @@ struct ref_machine {
 /* Of a backward pass, and of a forward pass. recipe NULL: the oracle. */
 struct ref_machine ref_machine(const struct attest_problem *p, const struct attest_recipe *recipe);
 struct ref_machine ref_forward_machine(const struct attest_problem *p, const struct attest_recipe *recipe);
-/* What of a recipe that may scale does: of sequences of no more rows, keys and features than these. */
-struct attest_recipe ref_scaling_recipe(const struct attest_recipe *recipe);
+/* A forward pass that scales has sequences of no more rows, keys and features than these. */
 enum { REF_SCALED_ROWS = 128, REF_SCALED_FEATURES = 32 };
 /* y to fp16 as scale y, once; scale is a power of two. */
 struct ref_rounding ref_rounding_to_fp16(double scale);

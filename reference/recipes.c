@@ -15,7 +15,7 @@
 
 /* What kernels on tensor cores have in common: p and ds in 16 bits, approximate instructions. */
 #define TENSOR_CORE                                                                                          \
-    .struct_size = sizeof(struct attest_recipe), .round_p = 1, .round_ds = 1, .tile_k = TILE_K,              \
+    .struct_size = sizeof(struct attest_recipe), .weights_p = ATTEST_WEIGHTS_ONE_PART, .weights_ds = ATTEST_WEIGHTS_ONE_PART, .tile_k = TILE_K,              \
     .exp_error = EXP_ERROR, .tanh_error = TANH_APPROX, .ordered_keys = 1
 /* What FlashAttention's way adds to the backward pass. */
 #define FLASH .round_dkv_heads = 1, .delta = ATTEST_DELTA_FROM_ROUNDED_O
@@ -45,19 +45,14 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE PORTABLE_OF(64)
 #define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
 #define PORTABLE_MMA \
-    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 1, .round_ds = 1, .delta = ATTEST_DELTA_CORRECTED
-#define PORTABLE_MMA_SHARED \
-    PORTABLE_OF(TILE_K), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 4, .round_ds = 4, .delta = ATTEST_DELTA_BY_LENGTH
+    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .weights_p = ATTEST_WEIGHTS_ONE_PART, .weights_ds = ATTEST_WEIGHTS_ONE_PART, .delta = ATTEST_DELTA_CORRECTED
 
 /* Whole sequences on tensor cores: p and ds in two parts, delta the mean of dp by p. */
 #define PORTABLE_SHORT(keys) \
-    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 2, .round_ds = 2, .delta = ATTEST_DELTA_NORMALIZED
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .weights_p = ATTEST_WEIGHTS_TWO_PARTS, .weights_ds = ATTEST_WEIGHTS_TWO_PARTS, .delta = ATTEST_DELTA_NORMALIZED
 /* The same, but in fp16, once, with powers of two of each head (bounds.md sections 11.11 and 11.12). */
 #define PORTABLE_SCALED(keys) \
-    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 3, .round_ds = 3, .delta = ATTEST_DELTA_NORMALIZED
-/* By the sequence, what short kernels do: two parts, or one that is scaled. */
-#define PORTABLE_SHORT_SHARED(keys) \
-    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .round_p = 4, .round_ds = 4, .delta = ATTEST_DELTA_NORMALIZED
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .weights_p = ATTEST_WEIGHTS_SCALED_FP16, .weights_ds = ATTEST_WEIGHTS_SCALED_FP16, .delta = ATTEST_DELTA_NORMALIZED
 #define PORTABLE_CLS PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_NORMALIZED
 
 const struct attest_recipe ref_kernel_recipes[] = {
@@ -89,12 +84,6 @@ const struct attest_recipe ref_kernel_recipes[] = {
     [REF_SHORT_BACKWARD_SM90_N128_D256] = {.name = "short_backward_sm90_n128_d256", PORTABLE_SHORT(128)},
     [REF_SHORT_BACKWARD_SM90_N128_SCALED] = {.name = "short_backward_sm90_n128_scaled", PORTABLE_SCALED(128)},
     [REF_SHORT_FORWARD_SM90_SCALED] = {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)},
-    /* Of forward_sm80 and backward_sm80 beside those of short sequences. */
-    [REF_FORWARD_SHARED] = {.name = "forward_shared", PORTABLE_MMA_SHARED},
-    [REF_BACKWARD_SHARED] = {.name = "backward_shared", PORTABLE_MMA_SHARED},
-    /* Of those beside short_forward_sm90_scaled and short_backward_sm90_n128_scaled. */
-    [REF_SHORT_FORWARD_SHARED] = {.name = "short_forward_shared", PORTABLE_SHORT_SHARED(TILE_K)},
-    [REF_SHORT_BACKWARD_SHARED] = {.name = "short_backward_shared", PORTABLE_SHORT_SHARED(64)},
     {0},
 };
 

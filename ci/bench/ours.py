@@ -1,9 +1,10 @@
 """attest through libbench.so: plans and runs over packed tensors, on the GPU and on the reference device."""
 
 import ctypes
-from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
 
 CUDA, REFERENCE = 0, 2  # enum attest_device
+FORWARD, BACKWARD = 1, 2  # enum attest_pass
 DTYPES = {"fp32": 1, "fp16": 2, "bf16": 3}  # enum attest_dtype
 TENSORS = ("q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv")  # the order of bench.c
 FAMILIES = {"normal": 0, "outlier": 1, "large": 2, "tiny": 3, "mean": 4}  # enum family
@@ -30,7 +31,7 @@ class Library:
             "bench_queue": (c_int64, [c_void_p, c_int32, ctypes.POINTER(c_void_p), c_void_p, c_size_t, c_int32]),
             "bench_draw": (None, [c_int32, c_int32, c_int32, c_int64, c_void_p]),
             "bench_relative_error": (c_double, [c_int32, c_void_p, c_void_p, c_int64]),
-            "attest_plan_kernel": (c_char_p, [c_void_p]),
+            "attest_plan_kernel": (c_char_p, [c_void_p, c_int]),
             "attest_plan_destroy": (None, [c_void_p]),
             "attest_last_error": (c_char_p, []),
         }
@@ -82,7 +83,8 @@ class Plan:
             raise Refused(library.sentence())
 
     def kernel(self):
-        return self.library.functions.attest_plan_kernel(self.plan).decode()
+        pass_ = BACKWARD if self.backward else FORWARD
+        return self.library.functions.attest_plan_kernel(self.plan, pass_).decode()
 
     def workspace_bytes(self):
         return self.library.functions.bench_workspace(self.plan, self.backward)

@@ -126,7 +126,8 @@ static void count_problem(const char *name, const struct sample_shape *shape, st
     struct sample c;
     if (!sample_open(&c, &machine_of_host, shape, 0) || !sample_send(&c, false) || !sample_forward(&c, gpu))
         give_up(name);
-    const char *const forward = attest_plan_kernel(c.plan), *const backward = attest_plan_backward_kernel(c.plan);
+    const char *const forward = attest_plan_kernel(c.plan, ATTEST_FORWARD);
+    const char *const backward = attest_plan_kernel(c.plan, ATTEST_BACKWARD);
     print_counts(forward, name, gpu);
     print_compulsory(forward, name, &c, ATTEST_FORWARD);
     print_count(forward, name, "workspace_bytes", c.workspace_bytes[0]);

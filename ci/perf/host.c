@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lib/attest.h"
+#include "lib/shares.h"
 #include "proptests/cases/families.h"
 #include "proptests/cases/sample.h"
 #include "reference/audit/tensor_file.h"
@@ -125,16 +126,16 @@ static void oracle_backward(void)
 
 static void bounds_forward(void)
 {
-    const struct attest_recipe *const recipe = attest_plan_recipe(sample.plan);
-    if (ref_bound_forward(&sample.host_problem, &sample.host.forward, recipe, &bounds[REF_O], &bounds[REF_LSE], 1) !=
-        ATTEST_OK)
+    const struct ref_shares shares = shares_of_plan(sample.plan, ATTEST_FORWARD);
+    if (ref_bound_forward_shares(&sample.host_problem, &sample.host.forward, &shares, &bounds[REF_O], &bounds[REF_LSE],
+                                 1) != ATTEST_OK)
         give_up("bounds");
 }
 
 static void bounds_backward(void)
 {
-    const struct attest_recipe *const recipe = attest_plan_backward_recipe(sample.plan);
-    if (ref_bound_backward(&sample.host_problem, &sample.host, recipe, bounds, 1) != ATTEST_OK) give_up("bounds");
+    const struct ref_shares shares = shares_of_plan(sample.plan, ATTEST_BACKWARD);
+    if (ref_bound_backward_shares(&sample.host_problem, &sample.host, &shares, bounds, 1) != ATTEST_OK) give_up("bounds");
 }
 
 /* A merge of the forward pass's o, taken as two states of fp32. */

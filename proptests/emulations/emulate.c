@@ -47,9 +47,30 @@ const struct implementation *emulation_named(const char *name)
 
 void computed_by(struct computed *how, const struct attest_recipe *recipe)
 {
-    how->recipe = *recipe;
-    how->recipe.name = NULL;
-    snprintf(how->by, sizeof how->by, "%s", recipe->name != NULL ? recipe->name : "");
+    *how = (struct computed){0};
+    computed_add(how, recipe->name != NULL ? recipe->name : "", recipe, INT64_MAX, INT64_MAX);
+}
+
+bool computed_add(struct computed *how, const char *name, const struct attest_recipe *recipe, int64_t most_seqlen_q,
+                  int64_t most_seqlen_k)
+{
+    const size_t length = strlen(how->by), room = sizeof how->by - length;
+    if (how->num_shares == REF_MOST_SHARES) return false;
+    const char *const joint = how->num_shares > 0 ? "+" : "";
+    struct computed_share *const share = &how->share[how->num_shares++];
+    *share = (struct computed_share){*recipe, most_seqlen_q, most_seqlen_k};
+    share->recipe.name = NULL;
+    return snprintf(how->by + length, room, "%s%s", joint, name) < (int)room;
+}
+
+struct ref_shares computed_shares(const struct computed *how)
+{
+    struct ref_shares out = {.count = how->num_shares};
+    for (int i = 0; i < how->num_shares; ++i) {
+        const struct computed_share *const share = &how->share[i];
+        out.share[i] = (struct ref_share){&share->recipe, share->most_seqlen_q, share->most_seqlen_k};
+    }
+    return out;
 }
 
 enum attest_status emulate_merge(const struct implementation *self, const struct attest_merge_args *a)
@@ -103,7 +124,7 @@ static int power_of_values(const struct head *head)
 static float round_p(const struct head *head, bool scales, float p)
 {
     if (scales) return emulate_round(ATTEST_FP16, p);
-    const float rounded = emulate_round_parts(head->p->v.dtype, head->self->recipe->round_p, p);
+    const float rounded = emulate_round_weight(head->p->v.dtype, head->self->recipe->weights_p, p);
     if (MUTANT(head, MUTANT_P_TRUNCATED) && rounded > p) return emulate_round(head->p->v.dtype, 2 * p - rounded);
     return rounded;
 }

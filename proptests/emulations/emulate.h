@@ -10,13 +10,22 @@
 #include <stddef.h>
 
 #include "lib/attest.h"
+#include "reference/bounds.h"
 
-/* How a run computed its results. A copy, with a name of its own: a plug-in's may end with its plan. */
+/* How a run computed its results: which recipe judges which sequences. A copy: a plug-in's may end with its plan. */
 struct computed {
-    struct attest_recipe recipe; /* by which they are judged; its own `name` is NULL */
-    char by[64];                 /* the recipe's name, which of kernels is the kernel's */
+    int num_shares;
+    struct computed_share {
+        struct attest_recipe recipe; /* its own `name` is NULL */
+        int64_t most_seqlen_q, most_seqlen_k;
+    } share[REF_MOST_SHARES];
+    char by[128]; /* the shares' names, joined by +: of kernels the kernels', else the recipe's */
 };
-void computed_by(struct computed *how, const struct attest_recipe *recipe);
+void computed_by(struct computed *how, const struct attest_recipe *recipe); /* all of it */
+/* Adds a share. False where there is no room for it, or a pass has too many. */
+bool computed_add(struct computed *how, const char *name, const struct attest_recipe *recipe, int64_t most_seqlen_q,
+                  int64_t most_seqlen_k);
+struct ref_shares computed_shares(const struct computed *how); /* lives as long as `how` */
 
 /* A way to compute attention: the thing under test. All return an attest_status. */
 struct implementation {

@@ -307,8 +307,8 @@ static void compute_ds(const struct gradients *g, struct gradient_tile *t)
             const float dx = p_ds * (t->dp[i][j] - g->delta[r] + g->dlse[r]);
             const float ds = head->p->softcap > 0 ? dx * (1.0f - th * th) : dx;
             const float kept = t->scores.dropped[i][j] ? 0.0f * p : p;
-            t->p_dv[i][j] = emulate_round_parts(head->p->dout.dtype, recipe->round_p, kept);
-            t->ds[i][j] = emulate_round_parts(head->p->q.dtype, recipe->round_ds, ds);
+            t->p_dv[i][j] = emulate_round_weight(head->p->dout.dtype, recipe->weights_p, kept);
+            t->ds[i][j] = emulate_round_weight(head->p->q.dtype, recipe->weights_ds, ds);
             if (g->dbias && t->scores.c0 + j < head->seqlen_k) add_dbias(g, r, t->scores.c0 + j, dx);
         }
     }
@@ -356,8 +356,8 @@ static void provisional_row(const struct gradients *g, struct gradient_tile *t, 
         const float th = t->scores.tanh[i][j], slope = head->p->softcap > 0 ? 1.0f - th * th : 1.0f;
         const float dx = t->p[i][j] * (t->dp[i][j] - g->delta[r] + g->dlse[r]), ds = dx * slope;
         const float p = slope * t->p[i][j];
-        t->ds[i][j] = recipe->round_ds ? emulate_round(dtype, ds) : ds;
-        t->p_dq[i][j] = recipe->round_p ? emulate_round(dtype, p) : p;
+        t->ds[i][j] = recipe->weights_ds ? emulate_round(dtype, ds) : ds;
+        t->p_dq[i][j] = recipe->weights_p ? emulate_round(dtype, p) : p;
         sums->dx += dx;
         sums->ds += ds;
         sums->ds_rounded += t->ds[i][j];

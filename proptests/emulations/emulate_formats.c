@@ -116,9 +116,9 @@ float emulate_round(int32_t dtype, float value)
     return dtype == ATTEST_FP32 ? value : widen(dtype, narrow_to(dtype, value));
 }
 
-float emulate_round_parts(int32_t dtype, int32_t parts, float value)
+float emulate_round_weight(int32_t dtype, int32_t weights, float value)
 {
-    if (parts == 0) return value;
+    if (weights == ATTEST_WEIGHTS_FP32) return value;
     const float first = emulate_round(dtype, value);
-    return parts == 1 || isinf(first) ? first : first + emulate_round(dtype, value - first);
+    return weights == ATTEST_WEIGHTS_ONE_PART || isinf(first) ? first : first + emulate_round(dtype, value - first);
 }

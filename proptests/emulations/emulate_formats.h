@@ -10,7 +10,8 @@ void emulate_store(int32_t dtype, void *data, int64_t index, float value);
 
 /* To the nearest number of the format, ties to even; beyond the largest one infinity, or NaN in e4m3. */
 float emulate_round(int32_t dtype, float value);
-float emulate_round_parts(int32_t dtype, int32_t parts, float value); /* to a sum of numbers; 0: not at all, 3: as 2 */
+/* By enum attest_weights; scaled ones as two parts. */
+float emulate_round_weight(int32_t dtype, int32_t weights, float value);
 
 /* Exponent of the smallest normal number. */
 int emulate_min_exponent(int32_t dtype);

@@ -174,7 +174,8 @@ bool head_scales(const struct head *head)
     const bool is_plain = !p->bias.dtype && !p->has_alibi && !p->has_sink && p->softcap == 0 && p->dropout_p == 0;
     const bool is_bf16 = p->q.dtype == ATTEST_BF16 && p->k.dtype == ATTEST_BF16 && p->v.dtype == ATTEST_BF16;
     const struct attest_recipe *const recipe = head->self->recipe;
-    return recipe->round_p == 3 && recipe->round_ds == 3 && is_whole && is_plain && is_bf16;
+    return recipe->weights_p == ATTEST_WEIGHTS_SCALED_FP16 && recipe->weights_ds == ATTEST_WEIGHTS_SCALED_FP16 &&
+           is_whole && is_plain && is_bf16;
 }
 
 float head_largest(const float *values, int64_t count, float largest)

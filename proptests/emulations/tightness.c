@@ -224,10 +224,10 @@ static void run(struct subject *s, const struct implementation *self, int thread
     case_reset_outputs(c);
     if (s->present[REF_O]) {
         if (self->forward(self, &c->p, &c->a.forward, &how) != ATTEST_OK) abort();
-        if (ref_bound_forward(&c->p, &c->a.forward, &how.recipe, &bounds[REF_O], &bounds[REF_LSE], threads)) abort();
+        if (ref_bound_forward(&c->p, &c->a.forward, self->recipe, &bounds[REF_O], &bounds[REF_LSE], threads)) abort();
     }
     if (self->backward(self, &c->p, &c->a, &how) != ATTEST_OK) abort();
-    if (ref_bound_backward(&c->p, &c->a, &how.recipe, bounds, threads)) abort();
+    if (ref_bound_backward(&c->p, &c->a, self->recipe, bounds, threads)) abort();
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         if (s->present[t]) judge(s, self, (enum ref_tensor)t, threads, &shares[t]);
 }

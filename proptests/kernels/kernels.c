@@ -28,8 +28,13 @@ static bool is_general(struct lengths most) { return most.q == INT32_MAX && most
 
 static struct attest_pass_plan pass_by(const char *kernel, struct lengths most, size_t workspace_bytes)
 {
-    struct attest_pass_plan out = {
-        .num_kernels = 1, .recipe = ref_kernel_recipe(kernel), .workspace_bytes = workspace_bytes, .most = {most}};
+    struct attest_pass_plan out = {.num_shares = 1,
+                                   .workspace_bytes = workspace_bytes,
+                                   .shares = {{.struct_size = sizeof(struct attest_share),
+                                               .kernel = kernel,
+                                               .recipe = ref_kernel_recipe(kernel),
+                                               .most_seqlen_q = most.q,
+                                               .most_seqlen_k = most.k}}};
     snprintf(out.kernel, sizeof out.kernel, "%s", kernel);
     return out;
 }
@@ -38,13 +43,13 @@ static struct attest_pass_plan pass_by(const char *kernel, struct lengths most, 
 static void leave_out_short(struct attest_plan *plan)
 {
     char why[256];
-    if (plan->forward_pass.num_kernels > 0) {
+    if (plan->forward_pass.num_shares > 0) {
         const struct forward_kernel *k = forward_kernels;
         while (!is_general(k->most) || !kernel_takes(&k->reach, &plan->problem, why, sizeof why)) ++k;
         plan->forward[0] = k;
         plan->forward_pass = pass_by(k->name, k->most, 0);
     }
-    if (plan->backward_pass.num_kernels > 0) {
+    if (plan->backward_pass.num_shares > 0) {
         enum { ALIGNMENT = ATTEST_WORKSPACE_ALIGNMENT };
         const struct backward_kernel *k = backward_kernels;
         while (!is_general(k->most) || !kernel_takes(&k->reach, &plan->problem, why, sizeof why)) ++k;
@@ -54,10 +59,11 @@ static void leave_out_short(struct attest_plan *plan)
     }
 }
 
-/* Of a pass without kernels, which computes nothing, any recipe of one. */
-static const struct attest_recipe *recipe_of(const struct attest_pass_plan *pass)
+static void note_shares(struct computed *how, const struct attest_pass_plan *pass)
 {
-    return pass->num_kernels > 0 ? pass->recipe : ref_kernel_recipe(forward_kernels[0].name);
+    *how = (struct computed){0};
+    for (const struct attest_share *s = pass->shares; s < pass->shares + pass->num_shares; ++s)
+        if (!computed_add(how, s->kernel, s->recipe, s->most_seqlen_q, s->most_seqlen_k)) abort();
 }
 
 enum attest_status kernels_plan(const struct kernel_implementation *self, const struct attest_problem *p,
@@ -74,12 +80,12 @@ enum attest_status kernels_plan(const struct kernel_implementation *self, const 
     attest_plan_destroy(made);
     if (self->is_general) leave_out_short(plan);
     bool has_replaced = false;
-    for (int n = 0; n < plan->forward_pass.num_kernels; ++n) {
+    for (int n = 0; n < plan->forward_pass.num_shares; ++n) {
         forward_launcher *const launcher = self->launchers.forward[plan->forward[n] - forward_kernels];
         out->forward[n] = *plan->forward[n], plan->forward[n] = &out->forward[n];
         if (launcher != NULL) out->forward[n].sim = out->forward[n].cuda = launcher, has_replaced = true;
     }
-    for (int n = 0; n < plan->backward_pass.num_kernels; ++n) {
+    for (int n = 0; n < plan->backward_pass.num_shares; ++n) {
         backward_launcher *const launcher = self->launchers.backward[plan->backward[n] - backward_kernels];
         out->backward[n] = *plan->backward[n], plan->backward[n] = &out->backward[n];
         if (launcher != NULL) out->backward[n].sim = out->backward[n].cuda = launcher, has_replaced = true;
@@ -87,7 +93,7 @@ enum attest_status kernels_plan(const struct kernel_implementation *self, const 
     if (self->only_replaced && !has_replaced) return ATTEST_UNSUPPORTED;
     const struct attest_pass_plan *const asked = pass == ATTEST_BACKWARD ? &plan->backward_pass : &plan->forward_pass;
     out->workspace_bytes = asked->workspace_bytes;
-    computed_by(&out->computed, recipe_of(asked));
+    note_shares(&out->computed, asked);
     return ATTEST_OK;
 }
 

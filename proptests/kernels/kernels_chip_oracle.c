@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lib/shares.h"
 #include "proptests/cases/cuda_memory.h"
 #include "proptests/kernels/kernels_chip.h"
 #include "reference/bounds.h"
@@ -41,12 +42,13 @@ static bool is_within_bounds(const struct sample *c)
     const struct ref_backward b = {.dq = want[REF_DQ], .dk = want[REF_DK], .dv = want[REF_DV],
                                    .dbias = got[REF_DBIAS] != NULL ? want[REF_DBIAS] : NULL,
                                    .dsink = got[REF_DSINK] != NULL ? want[REF_DSINK] : NULL};
-    const struct attest_recipe *const recipe = attest_plan_recipe(c->plan);
+    const struct ref_shares forward = shares_of_plan(c->plan, ATTEST_FORWARD);
+    const struct ref_shares backward_shares = shares_of_plan(c->plan, ATTEST_BACKWARD);
     bool ok = ref_forward(p, &c->host.forward, &f, 0) == ATTEST_OK &&
-              ref_bound_forward(p, &c->host.forward, recipe, &bounds[REF_O], &bounds[REF_LSE], 0) == ATTEST_OK;
+              ref_bound_forward_shares(p, &c->host.forward, &forward, &bounds[REF_O], &bounds[REF_LSE], 0) == ATTEST_OK;
     if (backward)
         ok = ok && ref_backward(p, &c->host, NULL, &b, 0) == ATTEST_OK &&
-             ref_bound_backward(p, &c->host, attest_plan_backward_recipe(c->plan), bounds, 0) == ATTEST_OK;
+             ref_bound_backward_shares(p, &c->host, &backward_shares, bounds, 0) == ATTEST_OK;
     for (int t = 0; t < REF_NUM_TENSORS && ok; ++t)
         if (t <= REF_LSE || backward) ok = judge(c, (enum ref_tensor)t, got[t], want[t], &bounds[t]);
     for (int t = 0; t < REF_NUM_TENSORS; ++t) free(want[t]), free(bounds[t].bound);
@@ -58,7 +60,8 @@ static bool check_shape(const struct sample_shape *shape)
     struct sample c;
     chip_print_shape(shape);
     const bool ok = sample_open(&c, &machine_of_cuda, shape, 0) && chip_run(&c, NULL) && is_within_bounds(&c);
-    printf("; %s, %s: %s\n", attest_plan_kernel(c.plan), attest_plan_backward_kernel(c.plan), ok ? "fine" : "WRONG");
+    printf("; %s, %s: %s\n", attest_plan_kernel(c.plan, ATTEST_FORWARD), attest_plan_kernel(c.plan, ATTEST_BACKWARD),
+           ok ? "fine" : "WRONG");
     fflush(stdout);
     sample_close(&c);
     return ok;

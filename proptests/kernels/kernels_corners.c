@@ -149,7 +149,8 @@ static int infinity_among_rows(const struct implementation *self, int32_t dtype,
         return fails(context, FAILS_STATUS, "inf among rows: %s", attest_last_error());
     /* That key weighs exactly 0 beside -1: the bounds are those of a problem without it. */
     ref_store(dtype, k, PLACE, 1), --p.seqlen_k;
-    if (ref_bound_forward(&p, &a, &how.recipe, &of_o, &of_lse, 1) != ATTEST_OK)
+    const struct ref_shares shares = computed_shares(&how);
+    if (ref_bound_forward_shares(&p, &a, &shares, &of_o, &of_lse, 1) != ATTEST_OK)
         return fails(context, FAILS_ORACLE, "inf among rows: no bound");
     for (int i = 0; i < ROWS; ++i) {
         const double got = ref_load(dtype, o, i);

@@ -108,7 +108,8 @@ static int infinity_beside_keys(const struct implementation *self, int32_t dtype
         if (!runs(self, heads[n]))
             return fails(context, FAILS_STATUS, "an infinity beside keys: %s", attest_last_error());
     }
-    if (ref_bound_backward(&without.p, &without.a, &without.how.recipe, of_dq, 1) != ATTEST_OK)
+    const struct ref_shares shares = computed_shares(&without.how);
+    if (ref_bound_backward_shares(&without.p, &without.a, &shares, of_dq, 1) != ATTEST_OK)
         return fails(context, FAILS_ORACLE, "an infinity beside keys: no bound");
     for (int i = 0; i < rows * DIM; ++i) {
         const double got = ref_load(dtype, with.rows[R_DQ], i), want = ref_load(dtype, without.rows[R_DQ], i);

@@ -10,6 +10,7 @@
 #include <criterion/criterion.h>
 
 #include "kernels/sim/sim.h"
+#include "lib/shares.h"
 #include "proptests/published/published_tensors.h"
 #include "proptests/kernels/unfused.h"
 #include "reference/bounds.h"
@@ -83,7 +84,7 @@ static struct traffic traffic_of(struct sim_gpu *gpu)
 }
 
 /* What is counted computes attention: within the bounds. */
-static void judge(struct head *h, const struct attest_recipe *forward, const struct attest_recipe *backward)
+static void judge(struct head *h, const struct ref_shares *forward, const struct ref_shares *backward)
 {
     double *want[REF_NUM_TENSORS] = {0};
     struct ref_bound bounds[REF_NUM_TENSORS] = {0};
@@ -98,8 +99,8 @@ static void judge(struct head *h, const struct attest_recipe *forward, const str
     const struct ref_backward of_backward = {.dq = want[REF_DQ], .dk = want[REF_DK], .dv = want[REF_DV]};
     cr_assert_eq(ref_forward(&h->p, &h->a.forward, &of_forward, 0), ATTEST_OK);
     cr_assert_eq(ref_backward(&h->p, &h->a, NULL, &of_backward, 0), ATTEST_OK);
-    cr_assert_eq(ref_bound_forward(&h->p, &h->a.forward, forward, &bounds[REF_O], NULL, 0), ATTEST_OK);
-    cr_assert_eq(ref_bound_backward(&h->p, &h->a, backward, bounds, 0), ATTEST_OK);
+    cr_assert_eq(ref_bound_forward_shares(&h->p, &h->a.forward, forward, &bounds[REF_O], NULL, 0), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward_shares(&h->p, &h->a, backward, bounds, 0), ATTEST_OK);
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
         struct ref_report report;
         if (got[t] == NULL) continue;
@@ -172,9 +173,11 @@ static void count_ours(bool causal, struct traffic *forward, struct traffic *bac
     cr_assert_eq(attest_run_backward(plan, &h.a, workspace, bytes[1], h.gpu), ATTEST_OK, "%s", attest_last_error());
     *backward = traffic_of(h.gpu);
     print(causal ? "attest, causal (published: 4.4 GB)" : "attest, every key", forward, backward);
-    cr_expect_str_eq(attest_plan_kernel(plan), "forward_sm80");
-    cr_expect_str_eq(attest_plan_backward_kernel(plan), "backward_sm80");
-    judge(&h, attest_plan_recipe(plan), attest_plan_backward_recipe(plan));
+    cr_expect_str_eq(attest_plan_kernel(plan, ATTEST_FORWARD), "forward_sm80");
+    cr_expect_str_eq(attest_plan_kernel(plan, ATTEST_BACKWARD), "backward_sm80");
+    const struct ref_shares of_forward = shares_of_plan(plan, ATTEST_FORWARD);
+    const struct ref_shares of_backward = shares_of_plan(plan, ATTEST_BACKWARD);
+    judge(&h, &of_forward, &of_backward);
     attest_plan_destroy(plan);
     end(&h);
 }

@@ -1,13 +1,13 @@
 /* faulty.c - plug-ins with one fault each, for tests: unfused.c, wrong in the way that is defined. */
 #define attest_version honest_version
 #define attest_plan_create honest_plan_create
-#define attest_plan_recipe honest_plan_recipe
+#define attest_plan_share honest_plan_share
 #define attest_run_forward honest_run_forward
 #define attest_run_backward honest_run_backward
 #include "proptests/plugin/unfused.c"
 #undef attest_version
 #undef attest_plan_create
-#undef attest_plan_recipe
+#undef attest_plan_share
 #undef attest_run_forward
 #undef attest_run_backward
 
@@ -36,17 +36,33 @@ enum attest_status attest_plan_create(const struct attest_problem *problem, stru
     return honest_plan_create(&seen, plan);
 }
 
-#ifndef FAULT_NO_RECIPE
-const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
+#ifndef FAULT_NO_SHARE
+const struct attest_share *attest_plan_share(const struct attest_plan *plan, enum attest_pass pass, int i)
 {
     static union { /* longer than any header's */
         struct attest_recipe recipe;
         unsigned char bytes[sizeof(struct attest_recipe) + 16];
     } all;
+    static struct attest_share share;
     struct attest_recipe *const changed = &all.recipe;
-    *changed = *honest_plan_recipe(plan);
-#ifdef FAULT_RECIPE_NULL
+#ifdef FAULT_SHARE_ENDLESS
+    i = 0;
+#endif
+    if (i > 0) return honest_plan_share(plan, pass, i);
+    share = *honest_plan_share(plan, pass, 0);
+    *changed = *share.recipe;
+    share.recipe = changed;
+#ifdef FAULT_SHARE_NULL
     return NULL;
+#endif
+#ifdef FAULT_SHARE_SIZE
+    share.struct_size = 8;
+#endif
+#ifdef FAULT_SHARE_SHORT
+    share.most_seqlen_k = 0;
+#endif
+#ifdef FAULT_RECIPE_NULL
+    share.recipe = NULL;
 #endif
 #ifdef FAULT_RECIPE_SIZE
     changed->struct_size = 0;
@@ -68,7 +84,7 @@ const struct attest_recipe *attest_plan_recipe(const struct attest_plan *plan)
 #ifdef FAULT_RECIPE_LOOSE
     changed->exp_error = 1e3; /* a bound that nothing can fail */
 #endif
-    return changed;
+    return &share;
 }
 #endif
 

@@ -17,8 +17,7 @@ struct plugin_functions {
     enum attest_status (*plan_create)(const struct attest_problem *problem, struct attest_plan **plan);
     void (*plan_destroy)(struct attest_plan *plan);
     enum attest_status (*plan_workspace)(const struct attest_plan *plan, size_t *forward_bytes, size_t *backward_bytes);
-    const struct attest_recipe *(*plan_recipe)(const struct attest_plan *plan);
-    const struct attest_recipe *(*plan_backward_recipe)(const struct attest_plan *plan);
+    const struct attest_share *(*plan_share)(const struct attest_plan *plan, enum attest_pass pass, int i);
     enum attest_status (*run_forward)(const struct attest_plan *plan, const struct attest_forward_args *args,
                                       void *workspace, size_t workspace_bytes, void *stream);
     enum attest_status (*run_backward)(const struct attest_plan *plan, const struct attest_backward_args *args,

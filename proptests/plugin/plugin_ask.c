@@ -77,8 +77,8 @@ void plugin_ask_survey(struct plugin *plugin, struct plugin_survey *survey)
         snprintf(survey->error, sizeof survey->error, "%s", wrong);
         return;
     }
-    if (plugin->recipe == NULL && plugin->functions.plan_recipe == NULL) {
-        snprintf(survey->error, sizeof survey->error, "it exports no attest_plan_recipe: name a recipe by --recipe");
+    if (plugin->recipe == NULL && plugin->functions.plan_share == NULL) {
+        snprintf(survey->error, sizeof survey->error, "it exports no attest_plan_share: name a recipe by --recipe");
         return;
     }
     survey->has_backward = plugin->functions.run_backward != NULL;

@@ -56,12 +56,21 @@ static const char *accumulate_of(const struct attest_recipe *r)
 
 static const char *delta_of(const struct attest_recipe *r)
 {
-    static const char *const names[] = {"exact", "from_rounded_o", "corrected", "normalized", "by_length"};
-    return name_in(names, 5, r->delta);
+    static const char *const names[] = {"exact", "from_rounded_o", "corrected", "normalized"};
+    return name_in(names, 4, r->delta);
 }
 
-/* Two parts are nearly fp32; 3 is one part, and so may 4 be. */
-static const char *rounding_of(int32_t parts, const char *rounds) { return parts % 2 == 1 || parts == 4 ? rounds : ""; }
+static const char *weights_of(int32_t weights)
+{
+    static const char *const names[] = {"fp32", "one_part", "two_parts", "scaled_fp16"};
+    return name_in(names, 4, weights);
+}
+
+/* Two parts are nearly fp32. */
+static const char *rounding_of(int32_t weights, const char *rounds)
+{
+    return weights == ATTEST_WEIGHTS_ONE_PART || weights == ATTEST_WEIGHTS_SCALED_FP16 ? rounds : "";
+}
 
 /* ---- for people ---- */
 
@@ -74,9 +83,9 @@ static void print_recipes(const struct plugin_audit *audit, FILE *out)
         char rescales[32] = "";
         if (r->rescale_log2 > 0) snprintf(rescales, sizeof rescales, ", rescales beyond 2^%d", r->rescale_log2);
         fprintf(out, "  recipe %s: sums %s, delta %s, exp_error %.3g, tile_k %d%s%s%s%s%s%s%s%s\n", all.name[i],
-                accumulate_of(r), delta_of(r), r->exp_error, r->tile_k, rounding_of(r->round_p, ", rounds p"),
-                r->round_p_ds ? ", rounds p of ds" : "", rounding_of(r->round_ds, ", rounds ds"),
-                r->round_p == 3 ? ", both scaled to fp16" : r->round_p == 4 ? ", both may be scaled to fp16" : "",
+                accumulate_of(r), delta_of(r), r->exp_error, r->tile_k, rounding_of(r->weights_p, ", rounds p"),
+                r->round_p_ds ? ", rounds p of ds" : "", rounding_of(r->weights_ds, ", rounds ds"),
+                r->weights_p == ATTEST_WEIGHTS_SCALED_FP16 ? ", both scaled to fp16" : "",
                 r->round_dkv_heads ? ", rounds dk and dv of each head" : "",
                 r->own_sum ? ", large rows by their own sum" : "", rescales, r->ordered_keys ? ", keys in order" : "");
     }
@@ -208,13 +217,13 @@ static json_t *json_recipes(const struct plugin_audit *audit)
     json_t *list = json_array();
     for (int i = 0; i < all.count; ++i) {
         const struct attest_recipe *r = &all.recipe[i];
-        const char *const fields = "{s:o, s:s, s:s, s:o, s:o, s:i, s:b, s:b, s:b, s:b, s:b, s:b, s:i, s:b}";
+        const char *const fields = "{s:o, s:s, s:s, s:o, s:o, s:i, s:s, s:b, s:s, s:b, s:b, s:i, s:b}";
         json_array_append_new(
             list, json_pack(fields, "name", report_string(all.name[i]), "accumulate", accumulate_of(r), "delta",
                             delta_of(r), "exp_error", report_number(r->exp_error), "tanh_error",
-                            report_number(r->tanh_error), "tile_k", r->tile_k, "round_p", r->round_p, "round_p_ds",
-                            r->round_p_ds, "round_ds", r->round_ds, "scaled_to_fp16", r->round_p >= 3,
-                            "round_dkv_heads", r->round_dkv_heads, "own_sum", r->own_sum, "rescale_log2",
+                            report_number(r->tanh_error), "tile_k", r->tile_k, "weights_p",
+                            weights_of(r->weights_p), "round_p_ds", r->round_p_ds, "weights_ds",
+                            weights_of(r->weights_ds), "round_dkv_heads", r->round_dkv_heads, "own_sum", r->own_sum, "rescale_log2",
                             r->rescale_log2, "ordered_keys", r->ordered_keys));
     }
     return list;

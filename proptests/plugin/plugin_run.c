@@ -37,7 +37,7 @@ static enum attest_status make_plan(struct plugin *plugin, const struct attest_p
 
 static bool is_same(const struct attest_recipe *a, const struct attest_recipe *b)
 {
-    return a->accumulate == b->accumulate && a->round_p == b->round_p && a->round_ds == b->round_ds &&
+    return a->accumulate == b->accumulate && a->weights_p == b->weights_p && a->weights_ds == b->weights_ds &&
            a->round_dkv_heads == b->round_dkv_heads && a->delta == b->delta && a->tile_k == b->tile_k &&
            a->round_p_ds == b->round_p_ds && a->exp_error == b->exp_error && a->tanh_error == b->tanh_error &&
            a->own_sum == b->own_sum && a->rescale_log2 == b->rescale_log2 && a->ordered_keys == b->ordered_keys;
@@ -56,8 +56,10 @@ void plugin_note_recipe(struct plugin_recipes *recipes, const struct attest_reci
 static bool is_recipe(const struct attest_recipe *r)
 {
     return r->accumulate >= ATTEST_ACC_FP32 && r->accumulate <= ATTEST_ACC_HOPPER && r->delta >= ATTEST_DELTA_EXACT &&
-           r->delta <= ATTEST_DELTA_BY_LENGTH && r->tile_k >= 0 && r->round_p >= 0 && r->round_p <= 4 &&
-           r->round_ds >= 0 && r->round_ds <= 4 && (r->round_p == r->round_ds || (r->round_p < 3 && r->round_ds < 3)) &&
+           r->delta <= ATTEST_DELTA_NORMALIZED && r->tile_k >= 0 && r->weights_p >= ATTEST_WEIGHTS_FP32 &&
+           r->weights_p <= ATTEST_WEIGHTS_SCALED_FP16 && r->weights_ds >= ATTEST_WEIGHTS_FP32 &&
+           r->weights_ds <= ATTEST_WEIGHTS_SCALED_FP16 &&
+           (r->weights_p == ATTEST_WEIGHTS_SCALED_FP16) == (r->weights_ds == ATTEST_WEIGHTS_SCALED_FP16) &&
            (r->round_dkv_heads | r->round_p_ds | r->own_sum | r->ordered_keys | 1) == 1 && r->rescale_log2 >= 0 &&
            r->rescale_log2 <= 15 && r->exp_error >= 0 && r->tanh_error >= 0 &&
            isfinite(r->exp_error) && isfinite(r->tanh_error);
@@ -86,22 +88,44 @@ static const char *read_recipe(const struct attest_recipe *recipe, struct attest
     return "the recipe's flags must be 0 or 1, its enums as in attest.h, tile_k and errors numbers >= 0";
 }
 
-/* The recipe that the pass will be judged by. */
-static enum attest_status find_recipe(struct plugin *plugin, const struct attest_plan *plan, bool backward,
-                                      struct computed *how)
+/* What a share says, to `how`. NULL, or what is wrong with it. */
+static const char *take_share(struct plugin *plugin, const struct attest_share *share, struct computed *how)
 {
-    const struct plugin_functions *f = &plugin->functions;
-    const bool own = backward && f->plan_backward_recipe != NULL;
-    const char *const function = own ? "attest_plan_backward_recipe" : "attest_plan_recipe";
-    const struct attest_recipe *recipe = plugin->recipe;
-    if (recipe == NULL) recipe = own ? f->plan_backward_recipe(plan) : f->plan_recipe(plan);
-    if (recipe == NULL) return refuse(plugin, ATTEST_INVALID, function, "it returned NULL: name a recipe by --recipe");
+    enum { LEAST = offsetof(struct attest_share, most_seqlen_k) + sizeof share->most_seqlen_k };
     struct attest_recipe kept;
-    const char *const wrong = read_recipe(recipe, &kept);
-    if (wrong != NULL) return refuse(plugin, ATTEST_INVALID, function, wrong);
-    if (kept.name == NULL) kept.name = "without a name";
-    plugin_note_recipe(&plugin->seen, &kept, kept.name);
-    computed_by(how, &kept);
+    if (share->struct_size < LEAST) return "the share's struct_size is less than that of any header's";
+    if (share->recipe == NULL) return "the share's recipe is NULL: name a recipe by --recipe";
+    if (share->most_seqlen_q < 0 || share->most_seqlen_k < 0) return "the share's lengths are negative";
+    const char *const wrong = read_recipe(share->recipe, &kept);
+    if (wrong != NULL) return wrong;
+    const char *const name = share->kernel != NULL ? share->kernel : kept.name != NULL ? kept.name : "without a name";
+    plugin_note_recipe(&plugin->seen, &kept, name);
+    if (computed_add(how, name, &kept, share->most_seqlen_q, share->most_seqlen_k)) return NULL;
+    return "it has too many shares, or their names are too long";
+}
+
+/* The recipes that the pass will be judged by. */
+static enum attest_status find_shares(struct plugin *plugin, const struct attest_problem *p,
+                                      const struct attest_plan *plan, bool backward, struct computed *how)
+{
+    static const char function[] = "attest_plan_share";
+    const struct attest_share *share;
+    if (plugin->recipe != NULL) {
+        plugin_note_recipe(&plugin->seen, plugin->recipe, plugin->recipe->name);
+        computed_by(how, plugin->recipe);
+        return ATTEST_OK;
+    }
+    *how = (struct computed){0};
+    while ((share = plugin->functions.plan_share(plan, backward ? ATTEST_BACKWARD : ATTEST_FORWARD,
+                                                 how->num_shares)) != NULL) {
+        const char *const wrong = take_share(plugin, share, how);
+        if (wrong != NULL) return refuse(plugin, ATTEST_INVALID, function, wrong);
+    }
+    if (how->num_shares == 0)
+        return refuse(plugin, ATTEST_INVALID, function, "it returned NULL: name a recipe by --recipe");
+    const struct computed_share *const last = &how->share[how->num_shares - 1];
+    if (last->most_seqlen_q < p->seqlen_q || last->most_seqlen_k < p->seqlen_k)
+        return refuse(plugin, ATTEST_INVALID, function, "the last share has no room for the problem's lengths");
     return ATTEST_OK;
 }
 
@@ -111,7 +135,7 @@ enum attest_status plugin_takes(struct plugin *plugin, const struct attest_probl
     struct computed how;
     enum attest_status status = make_plan(plugin, problem, &plan);
     if (status != ATTEST_OK) return status;
-    status = find_recipe(plugin, plan, problem->dq.dtype != ATTEST_ABSENT, &how);
+    status = find_shares(plugin, problem, plan, problem->dq.dtype != ATTEST_ABSENT, &how);
     plugin->functions.plan_destroy(plan);
     plugin->plans += status == ATTEST_OK;
     return status;
@@ -169,7 +193,7 @@ static enum attest_status run_plan(struct plugin *plugin, const struct attest_pr
                                    struct computed *how)
 {
     size_t bytes[2] = {0, 0};
-    enum attest_status status = find_recipe(plugin, plan, backward, how);
+    enum attest_status status = find_shares(plugin, p, plan, backward, how);
     if (status == ATTEST_OK)
         status = answer(plugin, plugin->functions.plan_workspace(plan, &bytes[0], &bytes[1]), "attest_plan_workspace");
     if (status != ATTEST_OK) return status;

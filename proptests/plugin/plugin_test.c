@@ -162,6 +162,7 @@ Test(plugin, faults_are_found)
     expect_fault("writes_input", "FAIL", "forward changed bytes of");
     expect_fault("past_workspace", "FAIL", "it wrote past the end of its workspace");
     expect_fault("no_sentence", "FAIL", "attest_run_forward: ATTEST_DEVICE_ERROR: (no sentence)");
+    expect_fault("share_short", "FAIL", "the last share has no room for the problem's lengths");
     expect_fault("recipe_loose", "VACUOUS", "are larger than its values");
 }
 
@@ -194,14 +195,17 @@ Test(plugin, what_cannot_be_audited_is_one_sentence)
     expect_sentence("version", "its attest_version is 9.9.0, which is not compatible with 0.1.0");
     expect_sentence("struct_size", "attest_plan_create: ATTEST_INVALID: struct_size is another header's");
     expect_sentence("refuses_all", "it takes not even a plain problem: attest_plan_create: ATTEST_UNSUPPORTED");
-    expect_sentence("no_recipe", "it exports no attest_plan_recipe: name a recipe by --recipe");
-    expect_sentence("recipe_null", "attest_plan_recipe: ATTEST_INVALID: it returned NULL: name a recipe by --recipe");
+    expect_sentence("no_share", "it exports no attest_plan_share: name a recipe by --recipe");
+    expect_sentence("share_null", "attest_plan_share: ATTEST_INVALID: it returned NULL: name a recipe by --recipe");
+    expect_sentence("share_size", "the share's struct_size is less than that of any header's");
+    expect_sentence("share_endless", "it has too many shares");
+    expect_sentence("recipe_null", "the share's recipe is NULL: name a recipe by --recipe");
     expect_sentence("recipe_inf", "its enums as in attest.h, tile_k and errors numbers >= 0");
     expect_sentence("recipe_size", "the recipe's struct_size is 0, but must be between");
     expect_sentence("recipe_newer", "the recipe is of a newer header and says what this audit does not know");
     expect_sentence("crash_at_load", "it ended by signal 6 (Aborted)");
     expect_sentence("is_not_there", "it is no shared library that can be loaded");
-    audit_plugin(0, "no_recipe", "--recipe fp32 --cases 60");
+    audit_plugin(0, "no_share", "--recipe fp32 --cases 60");
     cr_expect_eq(run_in_folder("echo text >text.so"), 0);
     cr_expect_eq(run_audit("--plugin text.so"), 2);
     expect_text(audit_stderr(), "audit: text.so: it is no shared library that can be loaded");

@@ -102,10 +102,9 @@ static bool is_nothing(const struct prop_case *c, enum ref_tensor t, int64_t ind
     return !case_row_exists(c, t == REF_DK || t == REF_DV, index / (e[1] * e[2]));
 }
 
-/* NULL of the oracle. */
-static const struct attest_recipe *recipe_of(const struct implementation *self, const struct computed *how)
+static struct ref_shares shares_of(const struct implementation *self, const struct computed *how)
 {
-    return is_oracle(self) ? NULL : &how->recipe;
+    return is_oracle(self) ? ref_one_share(NULL) : computed_shares(how);
 }
 
 static int run_bounds(struct outcome *out, const struct implementation *self, struct prop_context *context)
@@ -114,12 +113,11 @@ static int run_bounds(struct outcome *out, const struct implementation *self, st
     struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         if (out->value[t] != NULL) bounds[t].bound = out->bound[t] = case_doubles(c, count_of(c, (enum ref_tensor)t));
-    const struct attest_recipe *const forward = recipe_of(self, &out->forward);
-    const struct attest_recipe *const backward = recipe_of(self, &out->backward);
+    const struct ref_shares forward = shares_of(self, &out->forward), backward = shares_of(self, &out->backward);
     if (has_forward(c) &&
-        ref_bound_forward(&c->p, &c->a.forward, forward, &bounds[REF_O], &bounds[REF_LSE], 1) != ATTEST_OK)
+        ref_bound_forward_shares(&c->p, &c->a.forward, &forward, &bounds[REF_O], &bounds[REF_LSE], 1) != ATTEST_OK)
         return fails(context, FAILS_ORACLE, "no bound of forward");
-    if (c->backward && ref_bound_backward(&c->p, &c->a, backward, bounds, 1) != ATTEST_OK)
+    if (c->backward && ref_bound_backward_shares(&c->p, &c->a, &backward, bounds, 1) != ATTEST_OK)
         return fails(context, FAILS_ORACLE, "no bound of backward");
     for (int t = 0; t < REF_NUM_TENSORS; ++t)
         for (int64_t i = 0; out->bound[t] != NULL && i < count_of(c, (enum ref_tensor)t); ++i)

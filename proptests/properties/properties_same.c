@@ -102,7 +102,10 @@ static int sums_of_group(const struct outcome *got, const struct outcome *repeat
 }
 
 /* One kernel that takes groups otherwise: to numbers of 16 bits, and what has no groups to scaled ones. */
-static bool may_scale(const struct attest_recipe *recipe) { return recipe->round_p >= 3; }
+static bool scales(const struct computed *how)
+{
+    return how->num_shares > 0 && how->share[0].recipe.weights_p == ATTEST_WEIGHTS_SCALED_FP16;
+}
 
 /* Results have the same bits, but for dk and dv. Backward, kernels that sum nothing over a group may have the repeated
  * heads, or some of the sequences: then dq is the same within both bounds. */
@@ -117,7 +120,7 @@ int check_repeated_heads(struct prop_case *c, const struct implementation *self,
     transform_repeat_heads(&repeated, c);
     failure = outcome_run(&again, &repeated, self, c->backward, context);
     const bool is_one = is_one_kernel && strcmp(got.backward.by, again.backward.by) == 0 &&
-                        !may_scale(&again.backward.recipe);
+                        !scales(&again.backward);
     const bool is_other = c->backward && !is_one;
     if (failure == TRIAL_PASSES)
         failure = outcome_equal(&got, &again, only_queries, NULL, is_other ? WITH_BOUNDS : BITS_ONLY, context);

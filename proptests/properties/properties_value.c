@@ -36,9 +36,10 @@ static int add_statistics(struct outcome *got, struct ref_bound bounds[REF_NUM_T
             bounds[t].alike[n] = case_doubles(c, e[0] * e[1] * e[2] * e[3]);
     }
     const struct attest_forward_args *f = &c->a.forward;
-    if (got->value[REF_O] && ref_bound_forward(&c->p, f, &got->forward.recipe, &bounds[REF_O], &bounds[REF_LSE], 1))
+    const struct ref_shares forward = computed_shares(&got->forward), backward = computed_shares(&got->backward);
+    if (got->value[REF_O] && ref_bound_forward_shares(&c->p, f, &forward, &bounds[REF_O], &bounds[REF_LSE], 1))
         return fails(context, FAILS_ORACLE, "no bound of forward");
-    if (c->backward && ref_bound_backward(&c->p, &c->a, &got->backward.recipe, bounds, 1))
+    if (c->backward && ref_bound_backward_shares(&c->p, &c->a, &backward, bounds, 1))
         return fails(context, FAILS_ORACLE, "no bound of backward");
     return TRIAL_PASSES;
 }

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "lib/shares.h"
 #include "proptests/published/published_tensors.h"
 #include "reference/bounds.h"
 #include "reference/oracle.h"
@@ -38,9 +39,11 @@ static int judge(const struct attest_problem *p, const struct attest_forward_arg
     struct attest_plan *plan;
     struct ref_report of_o, of_lse;
     if (attest_plan_create(p, &plan) != ATTEST_OK) return state(out, false, "%s", attest_last_error());
+    const struct ref_shares shares = shares_of_plan(plan, ATTEST_FORWARD);
     const bool found = ref_forward(p, a, &want, 0) == ATTEST_OK &&
-                       ref_bound_forward(p, a, attest_plan_recipe(plan), &o, &lse, 0) == ATTEST_OK;
-    const char *const kernel = attest_plan_kernel(plan);
+                       ref_bound_forward_shares(p, a, &shares, &o, &lse, 0) == ATTEST_OK;
+    char kernel[96];
+    snprintf(kernel, sizeof kernel, "%s", attest_plan_kernel(plan, ATTEST_FORWARD));
     attest_plan_destroy(plan);
     if (!found) return state(out, false, "no memory");
     ref_judge(p, a, REF_O, a->o, want.o, &o, 1, &of_o);

@@ -91,15 +91,12 @@ static bool run_blocks(struct chunks *c)
     return true;
 }
 
-/* The kernel that a plan picks, and where it rounds. */
-static const struct attest_recipe *recipe_of(const struct attest_problem *p, bool backward, const char **kernel)
+/* The kernel that a plan picks, and where it rounds. NULL where there is no plan. */
+static const struct attest_recipe *recipe_of(const struct attest_problem *p, enum attest_pass pass)
 {
     struct attest_plan *plan;
-    const struct attest_recipe *recipe = NULL;
-    if (attest_plan_create(p, &plan) == ATTEST_OK) {
-        recipe = backward ? attest_plan_backward_recipe(plan) : attest_plan_recipe(plan);
-        *kernel = backward ? attest_plan_backward_kernel(plan) : attest_plan_kernel(plan);
-    }
+    if (attest_plan_create(p, &plan) != ATTEST_OK) return NULL;
+    const struct attest_recipe *const recipe = attest_plan_share(plan, pass, 0)->recipe; /* there is one length */
     attest_plan_destroy(plan);
     return recipe;
 }
@@ -154,8 +151,7 @@ static int judge_errors(struct chunks *c, const char *pass, const struct figures
 static int judge_forward(struct chunks *c)
 {
     struct figures o = {0}, lse = {0}, errors = {0};
-    const char *kernel;
-    const struct attest_recipe *recipe = recipe_of(&c->part, false, &kernel);
+    const struct attest_recipe *recipe = recipe_of(&c->part, ATTEST_FORWARD);
     double *o_bound = new_doubles(&c->memory, c->elements), *lse_bound = new_doubles(&c->memory, c->rows);
     if (recipe == NULL || !bound_merged(c, recipe, o_bound, lse_bound)) return state(c->out, false, "no bound");
     for (int64_t i = 0; i < c->elements; ++i) {
@@ -165,7 +161,7 @@ static int judge_forward(struct chunks *c)
     }
     for (int64_t i = 0; i < c->rows; ++i)
         compare(&lse, (double)((const float *)c->lse->host)[i], c->true_lse[i], lse_bound[i]);
-    return state(c->out, o.use <= 1 && lse.use <= 1, "    %s, merge: share of the bounds: o %.3f, lse %.3f", kernel,
+    return state(c->out, o.use <= 1 && lse.use <= 1, "    %s, merge: share of the bounds: o %.3f, lse %.3f", recipe->name,
                  o.use, lse.use) +
            judge_errors(c, "forward", &errors, &c->size->forward);
 }
@@ -238,8 +234,7 @@ static int judge_backward(struct chunks *c)
 {
     const struct attest_problem p = backward_problem(c);
     struct figures shares[NUM_GRADIENTS] = {0}, errors = {0};
-    const char *kernel;
-    const struct attest_recipe *recipe = recipe_of(&p, true, &kernel);
+    const struct attest_recipe *recipe = recipe_of(&p, ATTEST_BACKWARD);
     for (int64_t b = 0; b < c->num_blocks; ++b) {
         const struct attest_backward_args a = backward_args(c, b, there_at);
         if (!run(&c->memory, &p, &a, true, c->out)) return 1;
@@ -256,7 +251,7 @@ static int judge_backward(struct chunks *c)
         compare_in_fp16(&errors, ref_load(ATTEST_FP16, c->dv->host, i), c->true_gradients[2][i]);
     }
     return state(c->out, shares[0].use <= 1 && shares[1].use <= 1 && shares[2].use <= 1,
-                 "    %s: share of the bounds: dq %.3f, dk %.3f, dv %.3f", kernel, shares[0].use, shares[1].use,
+                 "    %s: share of the bounds: dq %.3f, dk %.3f, dv %.3f", recipe->name, shares[0].use, shares[1].use,
                  shares[2].use) +
            judge_errors(c, "backward", &errors, &c->size->backward);
 }
