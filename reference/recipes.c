@@ -29,7 +29,10 @@ const struct attest_recipe ref_recipes[] = {
                          .tanh_error = TANH_ACCURATE,
                          .ordered_keys = 1},
     [REF_RECIPE_MIXED] = {.name = "mixed", TENSOR_CORE, .accumulate = ATTEST_ACC_FAITHFUL, .delta = ATTEST_DELTA_EXACT},
-    [REF_RECIPE_FLASH] = {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1},
+    /* Every fused backend of PyTorch: the memory-efficient one makes ds of a p that it rounded, and it and cuDNN round
+     * softmax_scale ds. FlashAttention 2, 3 and 4 multiply the sums of dq and dk, and so do all of ours. */
+    [REF_RECIPE_FLASH] = {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1,
+                          .round_scaled_ds = 1},
     [REF_RECIPE_AMPERE] = {.name = "ampere", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_AMPERE},
     [REF_RECIPE_HOPPER] = {.name = "hopper", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_HOPPER},
     [REF_RECIPE_LAZY] = {.name = "lazy", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL,

@@ -40,7 +40,8 @@ static bool is_same(const struct attest_recipe *a, const struct attest_recipe *b
     return a->accumulate == b->accumulate && a->round_p == b->round_p && a->round_ds == b->round_ds &&
            a->round_dkv_heads == b->round_dkv_heads && a->delta == b->delta && a->tile_k == b->tile_k &&
            a->round_p_ds == b->round_p_ds && a->exp_error == b->exp_error && a->tanh_error == b->tanh_error &&
-           a->own_sum == b->own_sum && a->rescale_log2 == b->rescale_log2 && a->ordered_keys == b->ordered_keys;
+           a->own_sum == b->own_sum && a->rescale_log2 == b->rescale_log2 && a->ordered_keys == b->ordered_keys &&
+           a->round_scaled_ds == b->round_scaled_ds;
 }
 
 void plugin_note_recipe(struct plugin_recipes *recipes, const struct attest_recipe *recipe, const char *name)
@@ -58,8 +59,8 @@ static bool is_recipe(const struct attest_recipe *r)
     return r->accumulate >= ATTEST_ACC_FP32 && r->accumulate <= ATTEST_ACC_HOPPER && r->delta >= ATTEST_DELTA_EXACT &&
            r->delta <= ATTEST_DELTA_BY_LENGTH && r->tile_k >= 0 && r->round_p >= 0 && r->round_p <= 4 &&
            r->round_ds >= 0 && r->round_ds <= 4 && (r->round_p == r->round_ds || (r->round_p < 3 && r->round_ds < 3)) &&
-           (r->round_dkv_heads | r->round_p_ds | r->own_sum | r->ordered_keys | 1) == 1 && r->rescale_log2 >= 0 &&
-           r->rescale_log2 <= 15 && r->exp_error >= 0 && r->tanh_error >= 0 &&
+           (r->round_dkv_heads | r->round_p_ds | r->own_sum | r->ordered_keys | r->round_scaled_ds | 1) == 1 &&
+           r->rescale_log2 >= 0 && r->rescale_log2 <= 15 && r->exp_error >= 0 && r->tanh_error >= 0 &&
            isfinite(r->exp_error) && isfinite(r->tanh_error);
 }
 
