@@ -337,6 +337,8 @@ struct attest_recipe {
                              where tiles come in ascending or in descending order, and its running maximum is of such a
                              run; dq is of tiles of 64 to 128 keys, added in any order, rounded to nearest; delta's
                              fp32 sums are in order, or of four or more lanes; 0: any order */
+    int32_t round_scaled_ds; /* 1: ds may be rounded as softmax_scale ds, as weights_ds says; 0: softmax_scale meets the sums
+                                of dq and dk alone */
 };
 
 struct attest_plan;

@@ -11,11 +11,12 @@ bool bound_take_alike(struct bound_pool *pool, struct bound_gradient_head *g, st
     const struct bound_head *const h = &g->head;
     const struct ref_machine *const m = &h->machine;
     const double scale = fabs((double)h->problem->softmax_scale), kept = ref_share_kept(h->problem);
-    const double factors[] = {1.0, scale, kept, scale * kept};
+    const double factors[] = {1.0, kept, scale, scale * kept};
+    const int count = m->ds_may_have_scale ? 4 : 2;
     const bool is_coarse = m->ds.dtype == ATTEST_BF16 || m->ds.dtype == ATTEST_FP16;
     if (!(h->problem->dropout_p > 0) || !is_coarse || m->ds.parts != 1) return true;
-    for (int i = 0; i < (m->p_ds.dtype != ATTEST_ABSENT ? 8 : 4); ++i)
-        if (factors[i % 4] > 0.0) g->ways[g->num_ways++] = (struct bound_way){factors[i % 4], i >= 4};
+    for (int i = 0; i < (m->p_ds.dtype != ATTEST_ABSENT ? 2 * count : count); ++i)
+        if (factors[i % count] > 0.0) g->ways[g->num_ways++] = (struct bound_way){factors[i % count], i >= count};
     for (int n = 0; n < g->num_ways; ++n) block->ds.alike[n] = bound_take(pool, BOUND_BLOCK * h->ld);
     block->lower = bound_take(pool, h->ld);
     block->of_ties = bound_take(pool, h->ld);

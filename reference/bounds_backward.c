@@ -50,7 +50,11 @@ static void finish_element(const struct finish *f, const struct bound_terms *t, 
     const double operands = fmin(f->operand * absolute, m->row_sigmas * sqrt(t->variance[from])); /* of all rows */
     const double of_sum = bound_bias_of_sum(&sum, reach, t->value[from], absolute), known = fabs(t->known[from]);
     double own_bias = t->bias[from] + sqrt(t->shared[from]);
-    for (int i = 0; i < 3; ++i) own_bias += fabs(t->signed_bias[i][from]);
+    for (int i = 0; i < BOUND_SIGNED; ++i) own_bias += fabs(t->signed_bias[i][from]);
+    double small = 0.0;
+    for (int i = BOUND_SIGNED; i < BOUND_ALL_SIGNED; ++i)
+        if (t->signed_bias[i]) small = fmax(small, fabs(t->signed_bias[i][from]));
+    own_bias += small;
     own_bias += fabs(t->rounded[from]) + operands;
     const double bias = scale * (own_bias + of_sum + (to->shift ? 0.0 : known) + lost) + 2 * m->tiny;
     /* What is rounded may be little more than its bias. */
@@ -192,7 +196,7 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     bound_product(m, n, k, w->bias, a_row, a_col, operand->absolute, packed, add, t->bias, n);
     bound_product(m, n, k, w->known, a_row, a_col, operand->plain, packed, add, t->known, n);
     if (w->rounded) bound_product(m, n, k, w->rounded, a_row, a_col, operand->plain, packed, add, t->rounded, n);
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < BOUND_ALL_SIGNED; ++i)
         if (w->signed_bias[i])
             bound_product(m, n, k, w->signed_bias[i], a_row, a_col, operand->plain, packed, add, t->signed_bias[i], n);
     for (int i = 0; i < REF_WAYS; ++i)
@@ -317,8 +321,9 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     struct bound_order order = {0};
     const bool has_alike = b->tensors[REF_DQ].alike[0] || b->tensors[REF_DK].alike[0];
     bool ok = bound_take_gradients(&pool, &g, &block, has_alike) &&
-              bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, g.num_ways, &dq);
-    if (ok && g.head.machine.ordered && !g.head.machine.corrects_delta) ok = bound_take_order(&pool, p->head_dim, &order);
+              bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, g.num_ways, g.num_small, &dq);
+    if (ok && g.head.machine.ordered && !g.head.machine.corrects_delta)
+        ok = bound_take_order(&pool, p->head_dim, &order);
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
         if (ok && g.repeated) ok = bound_find_repeated(&g);
@@ -392,8 +397,8 @@ enum attest_status ref_bound_backward_shares(const struct attest_problem *p, con
     bound_clear_bound(&tensors[REF_DSINK], p->has_sink ? p->num_heads_q : 0);
     struct bound_pool pool = {0};
     enum attest_status status = ATTEST_OUT_OF_MEMORY;
-    if ((!has_dbias || bound_take_terms(&pool, biases, b.statistics, 0, &b.dbias)) &&
-        (!has_dsink || bound_take_terms(&pool, p->batch * p->num_heads_q, b.statistics, 0, &b.dsink))) {
+    if ((!has_dbias || bound_take_terms(&pool, biases, b.statistics, 0, 0, &b.dbias)) &&
+        (!has_dsink || bound_take_terms(&pool, p->batch * p->num_heads_q, b.statistics, 0, 0, &b.dsink))) {
         /* Sums over heads and sequences are one thread's, in order. */
         status = bound_for_each(p->batch * p->num_heads_kv, has_dbias ? 1 : threads, backward_unit, &b);
         if (has_dbias) finish_dbias(&b, biases);

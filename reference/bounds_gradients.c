@@ -498,6 +498,23 @@ static struct stored_p store_p(const struct ref_rounding *r, double p, double er
     return (struct stored_p){rounded - p, fmax(error, fmax(most - rounded, rounded - least) + flushed)};
 }
 
+/* Rounding of ds, which is `most` at most and within `unsure` of ds, by each factor that it may have then: what is lost
+ * where it is sure to go to zero. Returns the variance of others. */
+static double round_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t at, double ds,
+                       double unsure, double most)
+{
+    struct ref_rounding r = g->head.machine.ds;
+    if (g->num_small == 0) return bound_variance_of_rounding(&r, most);
+    r.tiny = 0.0;
+    for (int n = 0; n < g->num_small; ++n) {
+        const double half = ref_format(r.dtype)->min_subnormal / 2 / (r.scale * g->small[n]);
+        const bool is_lost = fabs(ds) + unsure < half;
+        block->ds.signed_bias[BOUND_SIGNED + n][at] = is_lost ? -ds : 0.0;
+        if (!is_lost) r.tiny = fmax(r.tiny, half);
+    }
+    return r.tiny == 0.0 ? 0.0 : bound_variance_of_rounding(&r, most);
+}
+
 /* dx and ds of score j of row i. */
 static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_block *block, int64_t i, int64_t j,
                    const struct bound_view *v, const struct bound_row *row)
@@ -542,8 +559,12 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->ds.value[at] = ds;
     block->ds.absolute[at] = most_ds;
     block->ds.error[at] = ds_error + rounded;
-    block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew +
-                             bound_variance_of_rounding(&m->ds, fabs(ds) + ds_bias);
+    const double at_hand = ds - c.value * p * row->delta_known;
+    block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew;
+    if (g->statistics) {
+        const double unsure = ds_bias + m->row_sigmas * sqrt(block->ds.variance[at]);
+        block->ds.variance[at] += round_ds(g, block, at, at_hand, unsure, fabs(ds) + ds_bias);
+    }
     block->ds.bias[at] = c.value * (own + of_tie + of_delta) + fabs(dx) * c.bias + tiny;
     if (g->statistics) {
         block->ds.signed_bias[0][at] = c.value * p * copysign(lag_of_dp, -v->dp[j]);
@@ -610,7 +631,8 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
     double *const arrays[] = {
         block->dx_value,    block->dx_error, block->dx_variance, block->dx_bias, block->ds.value,  block->ds.absolute,
         block->ds.error,    block->ds.variance, block->ds.bias,  block->ds.known, block->ds.rounded, block->ds.stored,
-        block->ds.signed_bias[0], block->ds.signed_bias[1], block->ds.signed_bias[2],
+        block->ds.signed_bias[0], block->ds.signed_bias[1], block->ds.signed_bias[2], block->ds.signed_bias[3],
+        block->ds.signed_bias[4], block->ds.signed_bias[5], block->ds.signed_bias[6],
         block->pd.signed_bias[2],
         block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value, block->pd.absolute,
         block->pd.error,    block->pd.variance, block->pd.bias,  block->pd.known,  block->dq.value,
@@ -737,8 +759,8 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
     if (from->known) to->known[at] += from->known[index];
     if (from->rounded) to->rounded[at] += from->rounded[index];
     if (from->shared) to->shared[at] += from->shared[index];
-    for (int n = 0; n < 3; ++n)
-        if (from->signed_bias[n]) to->signed_bias[n][at] += from->signed_bias[n][index];
+    for (int n = 0; n < BOUND_ALL_SIGNED; ++n)
+        if (to->signed_bias[n] && from->signed_bias[n]) to->signed_bias[n][at] += from->signed_bias[n][index];
     for (int n = 0; n < REF_WAYS; ++n)
         if (from->alike[n]) to->alike[n][at] += from->alike[n][index];
 }
@@ -777,7 +799,8 @@ void bound_add_sums(const struct bound_gradient_head *g, const struct bound_grad
     }
 }
 
-bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, int ways, struct bound_terms *t)
+bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, int ways, int small,
+                      struct bound_terms *t)
 {
     *t = (struct bound_terms){.value = bound_take(pool, count),
                               .absolute = bound_take(pool, count),
@@ -793,7 +816,7 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, i
         t->known = bound_take(pool, count);
         t->rounded = bound_take(pool, count);
         t->shared = bound_take(pool, count);
-        for (int n = 0; n < 3; ++n) t->signed_bias[n] = bound_take(pool, count);
+        for (int n = 0; n < BOUND_SIGNED + small; ++n) t->signed_bias[n] = bound_take(pool, count);
         for (int n = 0; n < ways; ++n) t->alike[n] = bound_take(pool, count);
         bound_take_path(pool, count, &t->path);
     }
@@ -801,7 +824,7 @@ bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, i
 }
 
 static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t features, bool statistics, int ways,
-                           struct bound_key_terms *t)
+                           int small, struct bound_key_terms *t)
 {
     *t = (struct bound_key_terms){.features = features,
                                   .seen = bound_take(pool, keys),
@@ -811,8 +834,23 @@ static bool take_key_terms(struct bound_pool *pool, int64_t keys, int64_t featur
                                   .head_seen = bound_take(pool, keys),
                                   .overflow = bound_take(pool, keys),
                                   .operand_sum = bound_take(pool, features)};
-    return bound_take_terms(pool, keys * features, statistics, ways, &t->head) &&
-           bound_take_terms(pool, keys * features, statistics, ways, &t->group);
+    return bound_take_terms(pool, keys * features, statistics, ways, small, &t->head) &&
+           bound_take_terms(pool, keys * features, statistics, ways, small, &t->group);
+}
+
+/* The factors that ds may have where it is rounded once, to a format of which it may be a subnormal. */
+static void find_factors(struct bound_gradient_head *g)
+{
+    const struct ref_machine *const m = &g->head.machine;
+    const double scale = fabs((double)problem_of(g)->softmax_scale), kept = ref_share_kept(problem_of(g));
+    const double factors[BOUND_SMALL] = {1.0, kept, scale, scale * kept};
+    g->num_small = 0;
+    if (!g->statistics || m->ds.dtype != ATTEST_FP16 || m->ds.parts != 1) return;
+    for (int n = 0; n < (m->ds_may_have_scale ? 4 : 2); ++n) {
+        bool is_new = factors[n] > 0.0;
+        for (int i = 0; i < g->num_small; ++i) is_new &= g->small[i] != factors[n];
+        if (is_new) g->small[g->num_small++] = factors[n];
+    }
 }
 
 bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g, struct bound_gradient_block *block,
@@ -846,6 +884,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
             block->ds.rounded = bound_take(pool, size), block->ds.signed_bias[2] = bound_take(pool, size);
     }
     for (int n = 0; g->statistics && n < 2; ++n) block->ds.signed_bias[n] = bound_take(pool, size);
+    find_factors(g);
+    for (int n = 0; n < g->num_small; ++n) block->ds.signed_bias[BOUND_SIGNED + n] = bound_take(pool, size);
     if (g->statistics && head->machine.p_dv.parts == 1) {
         block->pd.signed_bias[2] = bound_take(pool, size);
         block->tied = bound_take(pool, head->ld);
@@ -857,8 +897,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     for (int64_t j = 0; j < n; ++j)
         for (int64_t c = 0; c < p->head_dim; ++c) g->k_sum[c] += fabs(k.value[j * p->head_dim + c]);
     if (head->machine.scales) bound_add_hidden_keys(g);
-    return take_key_terms(pool, n, p->head_dim, g->statistics, g->num_ways, &g->dk) &&
-           take_key_terms(pool, n, p->head_dim_v, g->statistics, 0, &g->dv);
+    return take_key_terms(pool, n, p->head_dim, g->statistics, g->num_ways, g->num_small, &g->dk) &&
+           take_key_terms(pool, n, p->head_dim_v, g->statistics, 0, 0, &g->dv);
 }
 
 static void end_head_of(const struct bound_gradient_head *g, const struct ref_rounding *rounding, double scale,
@@ -881,8 +921,9 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
             t->head.value[at] = t->head.absolute[at] = t->head.error[at] = t->head.stored[at] = 0.0;
             if (t->head.variance)
                 t->head.variance[at] = t->head.bias[at] = t->head.known[at] = t->head.rounded[at] =
-                    t->head.shared[at] = t->head.signed_bias[0][at] = t->head.signed_bias[1][at] =
-                        t->head.signed_bias[2][at] = 0.0;
+                    t->head.shared[at] = 0.0;
+            for (int n = 0; n < BOUND_ALL_SIGNED; ++n)
+                if (t->head.signed_bias[n]) t->head.signed_bias[n][at] = 0.0;
             for (int n = 0; n < REF_WAYS; ++n)
                 if (t->head.alike[n]) t->head.alike[n][at] = 0.0;
         }

@@ -6,28 +6,34 @@
 #include "reference/bounds_noise.h"
 #include "reference/bounds_rows.h"
 
+/* Signed biases of a weight, and beside them the loss of a small ds, by the factors that it may have then. */
+enum { BOUND_SIGNED = 3, BOUND_SMALL = 4, BOUND_ALL_SIGNED = BOUND_SIGNED + BOUND_SMALL };
+
 /* Weights of scores, [BOUND_BLOCK][ld], that meet an operand in a product: their value and size, the error
  * of the computed ones, and under independent roundings variance and bias. `known` is the part of the error that is a
  * function of what is at hand, with its sign: the rounding of a p that is nowhere near a tie, what a given o makes
  * delta be off by; `rounded` (NULL: none) that of a rounding of p that ds may have or not, and `stored` (NULL: none)
  * the same whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that
  * have a sign, each a factor common to the row away: what sums that are cut off lack of dp, of scores, and half units
- * of p that are tied. `shared` (NULL: none) is the square of what all weights of a row are off by alike. */
+ * of p that are tied; from BOUND_SIGNED on, of which a kernel has one, ds that are lost as they are rounded.
+ * `shared` (NULL: none) is the square of what all weights of a row are off by alike. */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored, *signed_bias[3];
+    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored;
+    double *signed_bias[BOUND_ALL_SIGNED];
     double *alike[REF_WAYS]; /* what rounding adds, NULL: none */
 };
 
 /* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL
  * unless asked for. */
 struct bound_terms {
-    double *value, *absolute, *error, *stored, *signed_bias[3], *variance, *bias, *known, *rounded, *shared;
+    double *value, *absolute, *error, *stored, *signed_bias[BOUND_ALL_SIGNED], *variance, *bias, *known, *rounded, *shared;
     double *alike[REF_WAYS];
     struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */
     double *count, *overflow;             /* of the terms; used by dbias and dsink */
 };
-bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, int ways, struct bound_terms *t);
+bool bound_take_terms(struct bound_pool *pool, int64_t count, bool statistics, int ways, int small,
+                      struct bound_terms *t);
 void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms *from, int64_t index);
 
 /* dk or dv of one KV head: of the current query head, and of the whole group. */
@@ -91,6 +97,8 @@ struct bound_gradient_head {
     struct ref_sum dp_sum;            /* accumulation of dout.v */
     struct bound_way ways[REF_WAYS];  /* to round ds; none unless asked for */
     int num_ways;
+    double small[BOUND_SMALL];        /* factors that ds may have where it is rounded */
+    int num_small;                    /* 0 where none of it is among a format's subnormals */
     struct bound_floors floors;       /* 0 where nothing is scaled */
     double *repeated;                 /* by row of the query head: 1 if another is equal to it; NULL: no p is rounded */
     struct bound_key_terms dk, dv;

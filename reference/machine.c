@@ -59,10 +59,10 @@ double ref_share_kept(const struct attest_problem *p)
     return (65536.0 - floor(65536.0 * (double)p->dropout_p + 0.5)) / 65536.0;
 }
 
-/* ds may carry softmax_scale and lack dropout's multiplier where it is rounded or flushed. */
-static void fold_factors(const struct attest_problem *p, struct ref_rounding *ds)
+/* ds may lack dropout's multiplier where it is rounded or flushed, and carry softmax_scale if the recipe says so. */
+static void fold_factors(const struct attest_problem *p, bool has_scale, struct ref_rounding *ds)
 {
-    const double scale = fabs((double)p->softmax_scale), kept = ref_share_kept(p);
+    const double scale = has_scale ? fabs((double)p->softmax_scale) : 1.0, kept = ref_share_kept(p);
     if (scale > 0.0) ds->tiny = fmax(ds->tiny, FLT_MIN) / kept / fmin(1.0, scale);
     ds->overflow /= fmax(1.0, scale);
 }
@@ -151,7 +151,8 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     if (recipe->round_p_ds && p->dout.dtype != ATTEST_ABSENT) m.p_ds = rounding_to(p->dout.dtype, 1);
     if (m.corrects_delta) m.p_dq = rounding_to(p->k.dtype, parts_p);
     m.ds = rounding_to(p->q.dtype, parts_ds);
-    fold_factors(p, &m.ds);
+    m.ds_may_have_scale = recipe->round_scaled_ds;
+    fold_factors(p, m.ds_may_have_scale, &m.ds);
     if (recipe->round_dkv_heads && p->dk.dtype != ATTEST_ABSENT && p->num_heads_q > p->num_heads_kv) {
         m.dk_heads = rounding_to(p->dk.dtype, 1);
         m.dv_heads = rounding_to(p->dv.dtype, 1);

@@ -49,6 +49,7 @@ struct ref_machine {
     double parts_size;   /* of what both parts of a number are in size, in units of it; 1 where there is one */
     int32_t rescale_log2; /* as the recipe has it */
     bool ordered;         /* keys come in order (bounds.md, 3.4) */
+    bool ds_may_have_scale; /* softmax_scale ds may be what is rounded */
     int32_t o_dtype;                                     /* of o, or what o would be where only delta is given */
     bool rounds_outputs;                                 /* false: results stay in the working precision */
     struct ref_rounding p, p_dv, p_ds, p_dq, ds, dk_heads, dv_heads; /* zero where the recipe does not round */

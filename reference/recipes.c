@@ -13,9 +13,14 @@
 /* FlashAttention-4 rescales lazily, where the maximum has grown by a factor of more than 256. */
 #define LAZY_LOG2 8
 
+/* What p and ds are when they meet their operands. */
+#define ONE_PART .weights_p = ATTEST_WEIGHTS_ONE_PART, .weights_ds = ATTEST_WEIGHTS_ONE_PART
+#define TWO_PARTS .weights_p = ATTEST_WEIGHTS_TWO_PARTS, .weights_ds = ATTEST_WEIGHTS_TWO_PARTS
+#define SCALED_FP16 .weights_p = ATTEST_WEIGHTS_SCALED_FP16, .weights_ds = ATTEST_WEIGHTS_SCALED_FP16
+
 /* What kernels on tensor cores have in common: p and ds in 16 bits, approximate instructions. */
 #define TENSOR_CORE                                                                                          \
-    .struct_size = sizeof(struct attest_recipe), .weights_p = ATTEST_WEIGHTS_ONE_PART, .weights_ds = ATTEST_WEIGHTS_ONE_PART, .tile_k = TILE_K,              \
+    .struct_size = sizeof(struct attest_recipe), ONE_PART, .tile_k = TILE_K,                                  \
     .exp_error = EXP_ERROR, .tanh_error = TANH_APPROX, .ordered_keys = 1
 /* What FlashAttention's way adds to the backward pass. */
 #define FLASH .round_dkv_heads = 1, .delta = ATTEST_DELTA_FROM_ROUNDED_O
@@ -29,7 +34,10 @@ const struct attest_recipe ref_recipes[] = {
                          .tanh_error = TANH_ACCURATE,
                          .ordered_keys = 1},
     [REF_RECIPE_MIXED] = {.name = "mixed", TENSOR_CORE, .accumulate = ATTEST_ACC_FAITHFUL, .delta = ATTEST_DELTA_EXACT},
-    [REF_RECIPE_FLASH] = {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1},
+    /* Every fused backend of PyTorch: the memory-efficient one makes ds of a p that it rounded, and it and cuDNN round
+     * softmax_scale ds. FlashAttention 2, 3 and 4 multiply the sums of dq and dk, and so do all of ours. */
+    [REF_RECIPE_FLASH] = {.name = "flash", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL, .round_p_ds = 1,
+                          .round_scaled_ds = 1},
     [REF_RECIPE_AMPERE] = {.name = "ampere", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_AMPERE},
     [REF_RECIPE_HOPPER] = {.name = "hopper", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_HOPPER},
     [REF_RECIPE_LAZY] = {.name = "lazy", TENSOR_CORE, FLASH, .accumulate = ATTEST_ACC_FAITHFUL,
@@ -45,14 +53,14 @@ const struct attest_recipe ref_recipes[] = {
 #define PORTABLE PORTABLE_OF(64)
 #define PORTABLE_FP32 PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_EXACT
 #define PORTABLE_MMA \
-    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, .weights_p = ATTEST_WEIGHTS_ONE_PART, .weights_ds = ATTEST_WEIGHTS_ONE_PART, .delta = ATTEST_DELTA_CORRECTED
+    PORTABLE, .accumulate = ATTEST_ACC_FAITHFUL, ONE_PART, .delta = ATTEST_DELTA_CORRECTED
 
 /* Whole sequences on tensor cores: p and ds in two parts, delta the mean of dp by p. */
 #define PORTABLE_SHORT(keys) \
-    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .weights_p = ATTEST_WEIGHTS_TWO_PARTS, .weights_ds = ATTEST_WEIGHTS_TWO_PARTS, .delta = ATTEST_DELTA_NORMALIZED
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, TWO_PARTS, .delta = ATTEST_DELTA_NORMALIZED
 /* The same, but in fp16, once, with powers of two of each head (bounds.md sections 11.11 and 11.12). */
 #define PORTABLE_SCALED(keys) \
-    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, .weights_p = ATTEST_WEIGHTS_SCALED_FP16, .weights_ds = ATTEST_WEIGHTS_SCALED_FP16, .delta = ATTEST_DELTA_NORMALIZED
+    PORTABLE_OF(keys), .accumulate = ATTEST_ACC_FAITHFUL, SCALED_FP16, .delta = ATTEST_DELTA_NORMALIZED
 #define PORTABLE_CLS PORTABLE, .accumulate = ATTEST_ACC_FP32, .delta = ATTEST_DELTA_NORMALIZED
 
 const struct attest_recipe ref_kernel_recipes[] = {

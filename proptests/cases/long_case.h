@@ -6,5 +6,8 @@
 
 /* Dense, of one sequence, forward and backward: `length` queries and keys, head_dim 64, softmax_scale 1/8. */
 void long_case(struct prop_case *c, enum family family, uint64_t seed, int32_t dtype, int64_t length, int64_t heads);
+/* The same of other rows than keys. */
+void long_case_of(struct prop_case *c, enum family family, uint64_t seed, int32_t dtype, int64_t rows, int64_t keys,
+                  int64_t heads);
 
 #endif

@@ -35,6 +35,8 @@ const struct implementation emulations[] = {
     OF_KERNEL("portable-scaled", SHORT_BACKWARD_SM90_N128_SCALED, 128),
     UNKIND_OF_KERNEL("portable-scaled-unkind", SHORT_BACKWARD_SM90_N128_SCALED, 128),
     EMULATION("lazy", LAZY, 16),
+    /* FlashAttention-2, where "flash" rounds as the memory-efficient kernel does */
+    {IMPLEMENTATION("flash-late", &ref_recipes[REF_RECIPE_FLASH], 64), .rounds_late = true},
     {0},
 };
 

@@ -286,6 +286,15 @@ static void add_dbias(const struct gradients *g, int64_t r, int64_t c, float dx)
     g->dbias[at] += dx;
 }
 
+/* Whether softmax_scale is in ds as it is rounded, or else meets the sums of ds k and ds q. */
+static bool rounds_scaled_ds(const struct head *head)
+{
+    return head->self->recipe->round_scaled_ds && !head->self->rounds_late;
+}
+
+static float scale_of_ds(const struct head *head) { return rounds_scaled_ds(head) ? head->p->softmax_scale : 1.0f; }
+static float scale_of_sums(const struct head *head) { return rounds_scaled_ds(head) ? 1.0f : head->p->softmax_scale; }
+
 /* p to p_dv, dx and ds as the matrix units get them. */
 static void compute_ds(const struct gradients *g, struct gradient_tile *t)
 {
@@ -297,7 +306,8 @@ static void compute_ds(const struct gradients *g, struct gradient_tile *t)
             t->p_dv[i][j] = t->ds[i][j] = 0.0f;
             if (!t->scores.seen[i][j]) continue;
             const float p = t->p[i][j], th = t->scores.tanh[i][j];
-            const float p_ds = recipe->round_p_ds ? emulate_round(head->p->dout.dtype, p) : p;
+            const bool late = head->self->rounds_late;
+            const float p_ds = recipe->round_p_ds && !late ? emulate_round(head->p->dout.dtype, p) : p;
             if (g->powers.are_used) {
                 const float power = ldexpf(1.0f, g->powers.dp), z = fmaf(t->dp[i][j], power, -(power * g->delta[r]));
                 t->p_dv[i][j] = emulate_round(ATTEST_FP16, p);
@@ -308,7 +318,7 @@ static void compute_ds(const struct gradients *g, struct gradient_tile *t)
             const float ds = head->p->softcap > 0 ? dx * (1.0f - th * th) : dx;
             const float kept = t->scores.dropped[i][j] ? 0.0f * p : p;
             t->p_dv[i][j] = emulate_round_weight(head->p->dout.dtype, recipe->weights_p, kept);
-            t->ds[i][j] = emulate_round_weight(head->p->q.dtype, recipe->weights_ds, ds);
+            t->ds[i][j] = emulate_round_weight(head->p->q.dtype, recipe->weights_ds, ds * scale_of_ds(head));
             if (g->dbias && t->scores.c0 + j < head->seqlen_k) add_dbias(g, r, t->scores.c0 + j, dx);
         }
     }
@@ -438,7 +448,7 @@ static void store_dq(const struct gradients *g)
         const int64_t at = head_offset_q(head, &p->dq, r);
         for (int64_t x = 0; x < p->head_dim; ++x) {
             const float sum = r < head->seqlen_q ? g->dq[r * p->head_dim + x] : 0.0f;
-            emulate_store(p->dq.dtype, g->a->dq, at + x, scaled_once(p->softmax_scale, sum, power));
+            emulate_store(p->dq.dtype, g->a->dq, at + x, scaled_once(scale_of_sums(head), sum, power));
         }
     }
 }
@@ -476,7 +486,7 @@ static void backward_head(struct gradients *g, struct keys *keys)
         memset(keys->dk, 0, sizeof keys->dk);
         memset(keys->dv, 0, sizeof keys->dv);
         for (int64_t r0 = 0; r0 < head->seqlen_q; r0 += TILE_Q) absorb_tile(g, keys, r0, corrects);
-        add_to_group(head, keys->c0, p->head_dim, p->softmax_scale, -g->powers.p - g->powers.dp - g->powers.q,
+        add_to_group(head, keys->c0, p->head_dim, scale_of_sums(head), -g->powers.p - g->powers.dp - g->powers.q,
                      p->dk.dtype, keys->dk, g->dk);
         add_to_group(head, keys->c0, p->head_dim_v, head->drop_scale, -g->powers.p - g->powers.dout, p->dv.dtype,
                      keys->dv, g->dv);

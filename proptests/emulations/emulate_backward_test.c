@@ -98,3 +98,49 @@ Test(emulate_backward, a_normalized_delta_is_nearer_than_the_plain_sum)
     cr_expect_eq(normalized.dq.verdict, REF_PASS);
     cr_expect_lt(3 * normalized.dq.relative_error, exact.dq.relative_error);
 }
+
+/* fp16, 64 keys, softmax_scale 2^-14: all ds are normal numbers, all softmax_scale ds subnormal ones of few digits. */
+static struct judged run_small_scale(const char *name, const char *by)
+{
+    const struct implementation *const e = emulation_named(name);
+    struct prop_case c;
+    struct judged judged;
+    struct computed how;
+    struct ref_bound bounds[REF_NUM_TENSORS];
+    memset(bounds, 0, sizeof bounds);
+    long_case(&c, FAMILY_NORMAL, 1, ATTEST_FP16, 64, 1);
+    c.p.softmax_scale = 0x1p-14f;
+    c.p.dq.dtype = c.p.dk.dtype = ATTEST_FP32; /* what is left of softmax_scale ds is no more than fp16 has */
+    case_lay_out(&c);
+    const int64_t count = case_count(&c, T_DQ);
+    const struct ref_backward oracle = {.dq = case_doubles(&c, count), .dk = case_doubles(&c, count)};
+    for (int t = REF_DQ; t <= REF_DK; ++t)
+        bounds[t] = (struct ref_bound){.bound = case_doubles(&c, count),
+                                       .sigma = case_doubles(&c, count),
+                                       .bias = case_doubles(&c, count)};
+    case_reset_outputs(&c);
+    cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &oracle, 0), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c.p, &c.a.forward, &how), ATTEST_OK);
+    cr_assert_eq(e->backward(e, &c.p, &c.a, &how), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&c.p, &c.a, ref_recipe(by), bounds, 0), ATTEST_OK);
+    judge(&c, REF_DQ, c.a.dq, oracle.dq, bounds, &judged.dq);
+    judge(&c, REF_DK, c.a.dk, oracle.dk, bounds, &judged.dk);
+    case_free(&c);
+    printf("%-10s by %-6s: dq and dk use %.3g and %.3g of their bounds, %.3g and %.3g of the threshold\n", name, by,
+           judged.dq.use, judged.dk.use, judged.dq.rms_ratio, judged.dk.rms_ratio);
+    fflush(stdout);
+    return judged;
+}
+
+Test(emulate_backward, softmax_scale_is_in_ds_as_it_is_rounded_where_a_recipe_says_so)
+{
+    const struct judged folded = run_small_scale("flash", "flash"), late = run_small_scale("flash-late", "flash");
+    const struct judged own = run_small_scale("hopper", "hopper"), beyond = run_small_scale("flash", "hopper");
+    cr_expect_eq(folded.dq.verdict, REF_PASS);
+    cr_expect_eq(folded.dk.verdict, REF_PASS);
+    cr_expect_eq(late.dq.verdict, REF_PASS);
+    cr_expect_eq(late.dk.verdict, REF_PASS);
+    cr_expect_eq(own.dq.verdict, REF_PASS);
+    cr_expect_eq(own.dk.verdict, REF_PASS);
+    cr_expect(beyond.dq.use > 1 && beyond.dk.use > 1);
+}

@@ -3,6 +3,7 @@
  *     bazel run //proptests:tightness -- --cases 1000     random small problems of every family, to every emulation
  *     bazel run //proptests:tightness -- --seconds 600 --family statistical     those of the statistical verdict alone
  *     bazel run //proptests:tightness -- --long           seqlen 1024, head_dim 64, family `normal` or another
+ *     bazel run //proptests:tightness -- --long --rows 64 --keys 32768 --heads 1 --full     that many rows and keys
  *
  * Prints, of every emulation and tensor, the largest |got - oracle| / bound and the largest share of each threshold,
  * how many tensors were judged and how many of them failed. Each that did is printed with the options that repeat it.
@@ -42,15 +43,18 @@ static const struct argp_option options[] = {
     {"family", 'f', "NAME", 0, "cases of this family alone, or `statistical`; of the long problem, else normal", 0},
     {"emulation", 'e', "NAME", 0, "this one alone", 0},
     {"heads", 'h', "N", 0, "heads of the long problem (2)", 0},
+    {"rows", 'r', "N", 0, "query rows of the long problem (1024)", 0},
+    {"keys", 'k', "N", 0, "keys of the long problem (1024)", 0},
+    {"full", 'F', NULL, 0, "the long problem without a mask alone", 0},
     {0},
 };
 
 static struct {
-    int64_t cases, seconds, seed, work, only, threads, heads;
+    int64_t cases, seconds, seed, work, only, threads, heads, rows, keys;
     uint64_t families;
     const struct implementation *emulation; /* NULL: all */
-    bool is_long;
-} settings = {.seed = 1, .work = 13, .only = -1, .heads = 2, .families = ALL_FAMILIES};
+    bool is_long, is_full;
+} settings = {.seed = 1, .work = 13, .only = -1, .heads = 2, .rows = 1024, .keys = 1024, .families = ALL_FAMILIES};
 
 static int64_t parse_count(const char *text, struct argp_state *state)
 {
@@ -82,6 +86,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'o': settings.only = parse_count(argument, state); return 0;
     case 't': settings.threads = parse_count(argument, state); return 0;
     case 'h': settings.heads = parse_count(argument, state); return 0;
+    case 'r': settings.rows = parse_count(argument, state); return 0;
+    case 'k': settings.keys = parse_count(argument, state); return 0;
+    case 'F': settings.is_full = true; return 0;
     case 'f': settings.families = parse_families(argument, state); return 0;
     case 'e':
         settings.emulation = emulation_named(argument);
@@ -394,16 +401,17 @@ static bool long_cases(int num_emulations)
         family = __builtin_ctzll(settings.families);
     for (int r = 0; r < num_emulations; ++r) {
         if (!is_asked_for(r)) continue;
-        for (int which = 0; which < 4; ++which) {
+        for (int which = 0; which < 4; which += settings.is_full ? 2 : 1) {
             static const char *const names[] = {"bf16", "bf16, causal", "fp16", "fp16, causal"};
             struct prop_case c;
             struct subject s;
             struct shares shares[REF_NUM_TENSORS] = {0};
-            printf("\nlargest share, emulation %s, seqlen 1024, head_dim 64, %ld heads, %s, %s\n", emulations[r].name,
-                   (long)settings.heads, family_names[family], names[which]);
+            printf("\nlargest share, emulation %s, %ld rows, %ld keys, head_dim 64, %ld heads, %s, %s\n",
+                   emulations[r].name, (long)settings.rows, (long)settings.keys, (long)settings.heads,
+                   family_names[family], names[which]);
             print_header("tensor");
-            long_case(&c, (enum family)family, (uint64_t)settings.seed, which < 2 ? ATTEST_BF16 : ATTEST_FP16, 1024,
-                      settings.heads);
+            long_case_of(&c, (enum family)family, (uint64_t)settings.seed, which < 2 ? ATTEST_BF16 : ATTEST_FP16,
+                         settings.rows, settings.keys, settings.heads);
             if (which % 2) c.p.window_right = 0;
             oracle_of(&s, &c);
             run(&s, &emulations[r], (int)settings.threads, shares);

@@ -82,9 +82,10 @@ static void print_recipes(const struct plugin_audit *audit, FILE *out)
         const struct attest_recipe *r = &all.recipe[i];
         char rescales[32] = "";
         if (r->rescale_log2 > 0) snprintf(rescales, sizeof rescales, ", rescales beyond 2^%d", r->rescale_log2);
-        fprintf(out, "  recipe %s: sums %s, delta %s, exp_error %.3g, tile_k %d%s%s%s%s%s%s%s%s\n", all.name[i],
+        fprintf(out, "  recipe %s: sums %s, delta %s, exp_error %.3g, tile_k %d%s%s%s%s%s%s%s%s%s\n", all.name[i],
                 accumulate_of(r), delta_of(r), r->exp_error, r->tile_k, rounding_of(r->weights_p, ", rounds p"),
                 r->round_p_ds ? ", rounds p of ds" : "", rounding_of(r->weights_ds, ", rounds ds"),
+                r->round_scaled_ds ? ", ds times softmax_scale" : "",
                 r->weights_p == ATTEST_WEIGHTS_SCALED_FP16 ? ", both scaled to fp16" : "",
                 r->round_dkv_heads ? ", rounds dk and dv of each head" : "",
                 r->own_sum ? ", large rows by their own sum" : "", rescales, r->ordered_keys ? ", keys in order" : "");
@@ -217,14 +218,14 @@ static json_t *json_recipes(const struct plugin_audit *audit)
     json_t *list = json_array();
     for (int i = 0; i < all.count; ++i) {
         const struct attest_recipe *r = &all.recipe[i];
-        const char *const fields = "{s:o, s:s, s:s, s:o, s:o, s:i, s:s, s:b, s:s, s:b, s:b, s:i, s:b}";
+        const char *const fields = "{s:o, s:s, s:s, s:o, s:o, s:i, s:s, s:b, s:s, s:b, s:b, s:i, s:b, s:b}";
         json_array_append_new(
             list, json_pack(fields, "name", report_string(all.name[i]), "accumulate", accumulate_of(r), "delta",
                             delta_of(r), "exp_error", report_number(r->exp_error), "tanh_error",
                             report_number(r->tanh_error), "tile_k", r->tile_k, "weights_p",
                             weights_of(r->weights_p), "round_p_ds", r->round_p_ds, "weights_ds",
                             weights_of(r->weights_ds), "round_dkv_heads", r->round_dkv_heads, "own_sum", r->own_sum, "rescale_log2",
-                            r->rescale_log2, "ordered_keys", r->ordered_keys));
+                            r->rescale_log2, "ordered_keys", r->ordered_keys, "round_scaled_ds", r->round_scaled_ds));
     }
     return list;
 }

@@ -40,7 +40,8 @@ static bool is_same(const struct attest_recipe *a, const struct attest_recipe *b
     return a->accumulate == b->accumulate && a->weights_p == b->weights_p && a->weights_ds == b->weights_ds &&
            a->round_dkv_heads == b->round_dkv_heads && a->delta == b->delta && a->tile_k == b->tile_k &&
            a->round_p_ds == b->round_p_ds && a->exp_error == b->exp_error && a->tanh_error == b->tanh_error &&
-           a->own_sum == b->own_sum && a->rescale_log2 == b->rescale_log2 && a->ordered_keys == b->ordered_keys;
+           a->own_sum == b->own_sum && a->rescale_log2 == b->rescale_log2 && a->ordered_keys == b->ordered_keys &&
+           a->round_scaled_ds == b->round_scaled_ds;
 }
 
 void plugin_note_recipe(struct plugin_recipes *recipes, const struct attest_recipe *recipe, const char *name)
@@ -60,8 +61,8 @@ static bool is_recipe(const struct attest_recipe *r)
            r->weights_p <= ATTEST_WEIGHTS_SCALED_FP16 && r->weights_ds >= ATTEST_WEIGHTS_FP32 &&
            r->weights_ds <= ATTEST_WEIGHTS_SCALED_FP16 &&
            (r->weights_p == ATTEST_WEIGHTS_SCALED_FP16) == (r->weights_ds == ATTEST_WEIGHTS_SCALED_FP16) &&
-           (r->round_dkv_heads | r->round_p_ds | r->own_sum | r->ordered_keys | 1) == 1 && r->rescale_log2 >= 0 &&
-           r->rescale_log2 <= 15 && r->exp_error >= 0 && r->tanh_error >= 0 &&
+           (r->round_dkv_heads | r->round_p_ds | r->own_sum | r->ordered_keys | r->round_scaled_ds | 1) == 1 &&
+           r->rescale_log2 >= 0 && r->rescale_log2 <= 15 && r->exp_error >= 0 && r->tanh_error >= 0 &&
            isfinite(r->exp_error) && isfinite(r->tanh_error);
 }
 
