@@ -163,8 +163,8 @@ DEVICE float take_own_lse(float *dots, float c, const team_keys &keys, const tea
 
 /* Those to dp, m p and p times its slope, of the keys of a lane. */
 template <int DIM, bool PLAIN>
-DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
-                              const team_keys &keys)
+DEVICE key_terms recompute_row_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
+                                       const team_keys &keys)
 {
     const forward_params &f = p.forward;
     const score_rule rule = PLAIN ? score_rule{} : find_score_rule(f, b, h.head);
@@ -311,6 +311,20 @@ DEVICE void sum_block(const backward_params &p, const sequence &s, const lane_ro
     }
 }
 
+/* Sums over the row's keys, from those of its team's warps. */
+template <int DIM>
+DEVICE void join_sums(team_sums<DIM> &sums, const team &t, float &sum_p, float &sum_p_dp, uint32_t &is_peaked)
+{
+    if (t.warps > 1) {
+        if (lane() == 0) sums.p[t.rank] = sum_p, sums.p_dp[t.rank] = sum_p_dp, sums.is_peaked[t.rank] = is_peaked;
+        sync_threads();
+        sum_p = sums.p[0], sum_p_dp = sums.p_dp[0];
+        UNROLL for (int w = 1; w < WARPS; ++w)
+            sum_p += sums.p[w], sum_p_dp += sums.p_dp[w], is_peaked |= sums.is_peaked[w];
+        is_peaked |= sums.is_peaked[0];
+    }
+}
+
 /* Of an SM. */
 template <int DIM, bool PLAIN>
 constexpr int CTAS = !PLAIN ? 3 : DIM <= 32 ? 5 : 4;
@@ -358,18 +372,11 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void one_query_backward_sm80_kernel(const ba
             if (PLAIN) h.lse.high = take_own_lse<DIM>(h.ds, f.softmax_scale * LOG2_E, keys, t, sums.rest);
             else h.lse = find_own_lse<DIM>(p, s, h.ds, b, head, keys, t, sums.rest);
         }
-        const key_terms terms = find_weights<DIM, PLAIN>(p, s, h, b, keys);
+        const key_terms terms = recompute_row_weights<DIM, PLAIN>(p, s, h, b, keys);
         is_hidden = !PLAIN && ballot(FULL_WARP, terms.is_hidden) != 0;
         float sum_p = sum_of_warp(terms.p), sum_p_dp = sum_of_warp(terms.p_dp);
         uint32_t is_peaked = PLAIN ? ballot(FULL_WARP, terms.is_peaked) : 0;
-        if (t.warps > 1) {
-            if (lane() == 0) sums.p[t.rank] = sum_p, sums.p_dp[t.rank] = sum_p_dp, sums.is_peaked[t.rank] = is_peaked;
-            sync_threads();
-            sum_p = sums.p[0], sum_p_dp = sums.p_dp[0];
-            UNROLL for (int w = 1; w < WARPS; ++w)
-                sum_p += sums.p[w], sum_p_dp += sums.p_dp[w], is_peaked |= sums.is_peaked[w];
-            is_peaked |= sums.is_peaked[0];
-        }
+        join_sums(sums, t, sum_p, sum_p_dp, is_peaked);
         float delta = mean_dp(sum_p, sum_p_dp);
         const bool is_finite = delta - delta == 0; /* the same in all warps */
         if (is_peaked != 0 && is_finite) delta = refine_delta<DIM>(h, keys, t, sums.rest, sum_p, delta);

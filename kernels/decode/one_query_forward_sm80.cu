@@ -10,7 +10,7 @@
  * Shared  5 to 9 KB: scores, and what warps tell one another
  * Phases  dot products of k; scores, their maximum, weights: a lane a key; o += p v; write. Where scores are plain and
  *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v;
- *         of whole problems of few keys, which have a kernel of their own, from registers to registers
+ *         of full problems of few keys, which have a kernel of their own, from registers to registers
  *
  * k and v go from global memory to registers, the next block on its way while one is used: the first of v is, while
  * scores become weights. All is in fp32, weights 2^(y - m), m the maximum of the row. kernels/decode/decode.md has the
@@ -111,9 +111,9 @@ DEVICE uint32_t find_scores(shared_numbers<DIM, false> &shared, float *scores, c
 
 /* Dot products to weights, of the keys of a warp. */
 template <int DIM>
-DEVICE row_terms find_weights(shared_numbers<DIM, false> &shared, float *scores, const float *dots,
-                              const forward_params &p, const sequence &s, const team &t, const team_keys &keys,
-                              int64_t b, int64_t head, float sink)
+DEVICE row_terms find_row_weights(shared_numbers<DIM, false> &shared, float *scores, const float *dots,
+                                  const forward_params &p, const sequence &s, const team &t, const team_keys &keys,
+                                  int64_t b, int64_t head, float sink)
 {
     const score_rule rule = find_score_rule(p, b, head);
     row_terms terms = {};
@@ -142,6 +142,43 @@ DEVICE row_terms find_weights(shared_numbers<DIM, false> &shared, float *scores,
     terms.sum = sum_of_warp(terms.sum);
     sync_warp(FULL_WARP);
     return terms;
+}
+
+/* o = the sum of weights times rows of v, the lane's own, whose first block is in `next`. */
+template <typename T, int DIM, bool PLAIN>
+DEVICE void add_values(float (&o)[8], row_terms &terms, chunk (&now)[UNROLLED], chunk (&next)[UNROLLED],
+                       const float *scores, const lane_rows &v, const team_keys &keys, int32_t last, float reference)
+{
+    for (int32_t key = keys.own; key < last; key += keys.step) {
+        UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
+        if (key + keys.step < last) load_block<DIM, STREAMS<DIM>>(next, v, key + keys.step, last);
+        UNROLL for (int n = 0; n < UNROLLED; ++n) {
+            const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
+            if (PLAIN) {
+                const float weight = row < last ? weight_of(scores[row], reference) : 0;
+                terms.sum += weight;
+                add_row<T>(o, weight, false, now[n]);
+            } else {
+                const float weight = row < last ? scores[row] : float_of(HIDDEN);
+                add_row<T>(o, weight, bits_of(weight) == HIDDEN, now[n]);
+            }
+        }
+    }
+}
+
+/* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, the sink) where no key is seen. */
+template <typename T, int DIM, bool PLAIN>
+DEVICE void write_row(float (&o)[8], row_terms &terms, const forward_params &p, const sequence &s, uint32_t b,
+                      uint32_t head, float sink, float reference)
+{
+    if (!PLAIN) terms.sum += weight_of((sink - terms.reference) * LOG2_E, reference);
+    const float factor = div_rn(PLAIN ? 1 : p.dropout_multiplier, terms.sum);
+    UNROLL for (int n = 0; n < 8; ++n) o[n] = terms.any == 0 ? 0 : o[n] * factor;
+    if (lane() < LANES<DIM>) store_row<T>(rows_of<DIM>(p.o, b, s.first_q, head, p.head_dim_v), 0, o);
+    float lse = (terms.max + log2_f32(terms.sum)) * LN_2;
+    if (!PLAIN) lse += terms.reference;
+    if (terms.any == 0) lse = sink;
+    if (p.lse.data != nullptr && lane() == 0) store_feature(row_of(p.lse, b, s.first_q, head, 1), 0, lse);
 }
 
 /* Of an SM. */
@@ -198,26 +235,12 @@ KERNEL(THREADS, CTAS<PLAIN>) void one_query_forward_sm80_kernel(const forward_pa
         terms.max = max_of_warp(terms.max);
         join_maxima(shared, t, terms);
     } else {
-        terms = find_weights<DIM>(shared, scores, products, p, s, t, keys, b, head, sink);
+        terms = find_row_weights<DIM>(shared, scores, products, p, s, t, keys, b, head, sink);
     }
     const float reference = reference_of(terms.max);
 
     float o[8] = {};
-    for (int32_t key = keys.own; key < last; key += keys.step) {
-        UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
-        if (key + keys.step < last) load_block<DIM, STREAMS<DIM>>(next, v, key + keys.step, last);
-        UNROLL for (int n = 0; n < UNROLLED; ++n) {
-            const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
-            if (PLAIN) {
-                const float weight = row < last ? weight_of(scores[row], reference) : 0;
-                terms.sum += weight;
-                add_row<T>(o, weight, false, now[n]);
-            } else {
-                const float weight = row < last ? scores[row] : float_of(HIDDEN);
-                add_row<T>(o, weight, bits_of(weight) == HIDDEN, now[n]);
-            }
-        }
-    }
+    add_values<T, DIM, PLAIN>(o, terms, now, next, scores, v, keys, last, reference);
     if (PLAIN) UNROLL for (unsigned d = LANES<DIM>; d < 32; d *= 2) terms.sum += shfl_xor(FULL_WARP, terms.sum, d);
     sum_of_rows<DIM>(o);
     if (t.warps > 1) {
@@ -230,18 +253,10 @@ KERNEL(THREADS, CTAS<PLAIN>) void one_query_forward_sm80_kernel(const forward_pa
         UNROLL for (int w = 1; w < WARPS; ++w) terms.sum += shared.sum[w];
     }
 
-    /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, the sink) where no key is seen. */
-    if (!PLAIN) terms.sum += weight_of((sink - terms.reference) * LOG2_E, reference);
-    const float factor = div_rn(PLAIN ? 1 : p.dropout_multiplier, terms.sum);
-    UNROLL for (int n = 0; n < 8; ++n) o[n] = terms.any == 0 ? 0 : o[n] * factor;
-    if (lane() < LANES<DIM>) store_row<T>(rows_of<DIM>(p.o, b, s.first_q, head, p.head_dim_v), 0, o);
-    float lse = (terms.max + log2_f32(terms.sum)) * LN_2;
-    if (!PLAIN) lse += terms.reference;
-    if (terms.any == 0) lse = sink;
-    if (p.lse.data != nullptr && lane() == 0) store_feature(row_of(p.lse, b, s.first_q, head, 1), 0, lse);
+    write_row<T, DIM, PLAIN>(o, terms, p, s, b, head, sink, reference);
 }
 
-/* ---- whole problems ---------------------------------------------------------------------------------------------- */
+/* ---- full problems ---------------------------------------------------------------------------------------------- */
 
 /* Of an SM. */
 template <int BLOCKS>

@@ -107,6 +107,33 @@ DEVICE bool is_taken_again(bool is_asked, uint32_t *votes)
     return all != 0;
 }
 
+/* The epilogue finds factors of o, and lse, of a lane's rows from lane_row on: o = sum p v / sum p, lse = ln 2 (m +
+ * log2 sum p); (0, -inf or the sink) where no key is seen. */
+template <int DIM, int BLOCKS, bool PLAIN>
+DEVICE void end_rows(float (&factor)[BLOCKS][2], accumulators<DIM> (&kept)[BLOCKS], const forward_params &p,
+                     const sequence &s, const row_references<BLOCKS> &reference, int64_t b, int64_t head,
+                     int32_t lane_row, float sink)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int32_t row = lane_row + 16 * m + 8 * half;
+            const float sum = sum_of_quad(kept[m].sum[half]);
+            const interval seen = keys_of_row(p, s, row);
+            bool is_empty = seen.first >= seen.last;
+            if (!PLAIN) {
+                const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
+                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
+            }
+            clear_empty(kept[m], half, is_empty);
+            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
+            const float empty_lse = row < s.used_q ? sink : -infinity_f32();
+            float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
+            if (!PLAIN && !is_empty) lse += reference[m][half];
+            if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
+                store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
+        }
+}
+
 template <typename T, int DIM, bool PLAIN>
 KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
 {
@@ -166,26 +193,8 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
             key = next;
         }
     } while (!PLAIN && is_taken_again(find_references(reference, kept, p, rule, s, lane_row, sink), votes));
-    /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
     float factor[shape::BLOCKS][2];
-    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
-        UNROLL for (int half = 0; half < 2; ++half) {
-            const int32_t row = lane_row + 16 * m + 8 * half;
-            const float sum = sum_of_quad(kept[m].sum[half]);
-            const interval seen = keys_of_row(p, s, row);
-            bool is_empty = seen.first >= seen.last;
-            if (!PLAIN) {
-                const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
-                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
-            }
-            clear_empty(kept[m], half, is_empty);
-            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
-            const float empty_lse = row < s.used_q ? sink : -infinity_f32();
-            float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
-            if (!PLAIN && !is_empty) lse += reference[m][half];
-            if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
-                store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
-        }
+    end_rows<DIM, shape::BLOCKS, PLAIN>(factor, kept, p, s, reference, b, head, lane_row, sink);
     const int left = s.seqlen_q - tile_row - warp_row;
     const int64_t warp_first = s.first_q + tile_row + warp_row;
     if (p.o.dtype == ATTEST_FP32) return write_o_32<DIM, shape::BLOCKS>(p, kept, factor, b, warp_first, left, head);

@@ -28,7 +28,7 @@ namespace {
 
 /* At most MOST query rows and MOST keys. */
 template <int DIMENSIONS, int MOST, bool IS_PLAIN>
-struct short_shape {
+struct mma_shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST;
     static constexpr bool PLAIN = IS_PLAIN;
     static constexpr int WARPS = KEYS / 16, THREADS = 32 * WARPS;
@@ -123,9 +123,9 @@ DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], fl
  * row g or g + 8. `own` has room for a warp's scores: in registers each would have code of its own. Where a row's lse
  * is large, two passes find its own before: m, then the sum of 2^(y - m). */
 template <int KEYS>
-DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2], const interval (&keys)[2],
-                         const forward_params &f, const sequence &sequence, const score_terms &terms,
-                         const float (&lse_of_rows)[2], int32_t row, float *own)
+DEVICE void recompute_general_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2],
+                                      const interval (&keys)[2], const forward_params &f, const sequence &sequence,
+                                      const score_terms &terms, const float (&lse_of_rows)[2], int32_t row, float *own)
 {
     enum { LARGEST_SCORE, SUM_OF_WEIGHTS, WEIGHTS };
     own += lane();
@@ -223,7 +223,7 @@ DEVICE void split(weight_parts<KEYS> &out, const row_pairs<KEYS> &weights)
 /* Parts of rows `row` .. row + 15 to shared memory: for each 16 keys a tile of the high and one of the low numbers, so
  * that the tiles of a warp's keys are its own once it has read them. */
 template <typename shape>
-DEVICE void store_parts(uint16_t *to, const weight_parts<shape::KEYS> &from, unsigned row)
+DEVICE void store_fragments(uint16_t *to, const weight_parts<shape::KEYS> &from, unsigned row)
 {
     const unsigned g = lane() / 4, t = lane() % 4;
     UNROLL for (int j = 0; j < shape::KEYS / 16; ++j)
@@ -236,7 +236,7 @@ DEVICE void store_parts(uint16_t *to, const weight_parts<shape::KEYS> &from, uns
 
 /* The reverse, transposed: 16 keys, all rows. */
 template <typename shape>
-DEVICE void load_parts(weight_parts<shape::KEYS> &to, const uint16_t *from)
+DEVICE void load_fragments(weight_parts<shape::KEYS> &to, const uint16_t *from)
 {
     const unsigned l = lane();
     UNROLL for (int j = 0; j < shape::KEYS / 16; ++j) {
@@ -350,7 +350,7 @@ DEVICE void clear_rows(const row_tensor &t, int64_t b, int64_t sequence_first, i
 }
 
 /* What one thread finds out for all: a sequence and a KV head, in shared memory. */
-struct alignas(16) item_card {
+struct alignas(16) group_problem {
     int64_t b, head_kv;
     sequence s;
     interval features; /* of dq, dk and dv that this CTA computes */
@@ -359,10 +359,10 @@ struct alignas(16) item_card {
 };
 
 template <typename shape>
-DEVICE item_card find_card(const forward_params &f)
+DEVICE group_problem find_problem(const forward_params &f)
 {
     const int parts = f.group > 1 ? shape::GROUP_PARTS : 1, part = static_cast<int>(block_x()) % parts;
-    item_card out = {};
+    group_problem out = {};
     out.b = static_cast<int64_t>(block_z()) * grid_y() + block_y(), out.head_kv = block_x() / parts;
     if (out.b >= f.batch) return out;
     out.s = find_sequence(f, out.b);
@@ -382,15 +382,15 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
     DYNAMIC_SHARED(shared, 16);
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + TILE, *const k = dout + TILE;
     uint16_t *const v = k + TILE, *const parts_p = k, *const parts_ds = k + 2 * KEYS * KEYS; /* once k and v are free */
-    item_card *const card = reinterpret_cast<item_card *>(q + shape::NUMBERS);
-    quad *const sums = reinterpret_cast<quad *>(card + 1);
+    group_problem *const problem = reinterpret_cast<group_problem *>(q + shape::NUMBERS);
+    quad *const sums = reinterpret_cast<quad *>(problem + 1);
 
-    if (thread_x() == 0) *card = find_card<shape>(f);
+    if (thread_x() == 0) *problem = find_problem<shape>(f);
     sync_threads();
-    if (!card->is_ours) return;
-    const sequence &s = card->s;
-    const int64_t &b = card->b, &head_kv = card->head_kv;
-    const bool is_cut = card->is_cut;
+    if (!problem->is_ours) return;
+    const sequence &s = problem->s;
+    const int64_t &b = problem->b, &head_kv = problem->head_kv;
+    const bool is_cut = problem->is_cut;
 
     const unsigned own = warp(), row = 16 * own, g = lane() / 4; /* its first row, and its first key */
     const int32_t lane_row = static_cast<int32_t>(row + g);
@@ -431,7 +431,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
             float *const scores = reinterpret_cast<float *>(row_tile);
             if (has_large) take_own_lse<KEYS>(lse, weights, keys, terms.c);
             if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
-            else find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
+            else recompute_general_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
             find_delta<false, KEYS>(delta, weights, ds);
         }
         if (p.delta.data != nullptr)
@@ -448,27 +448,27 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
         const int rows = s.used_q - static_cast<int>(row), keys = s.used_k - static_cast<int>(row);
         const result_rows dq = {p.dq, row_of(p.dq, b, s.first_q + row, head, f.head_dim), rows, f.softmax_scale,
                                 row_tile};
-        find_result<T, shape, shape::SLICE_Q>(dq, {sums, true, true}, of_ds, of_p.high, k, card->features, is_cut);
+        find_result<T, shape, shape::SLICE_Q>(dq, {sums, true, true}, of_ds, of_p.high, k, problem->features, is_cut);
         sync_threads(); /* k and the rows' tiles are free */
-        store_parts<shape>(parts_p, of_p, row);
-        store_parts<shape>(parts_ds, of_ds, row);
+        store_fragments<shape>(parts_p, of_p, row);
+        store_fragments<shape>(parts_ds, of_ds, row);
         sync_threads(); /* p and ds are complete */
 
         const group_sums of_dv = {sums, n == 0, n == f.group - 1};
         const group_sums of_dk = {sums + shape::GROUP_SUMS / 8, n == 0, n == f.group - 1};
-        load_parts<shape>(of_p, part_tile);
+        load_fragments<shape>(of_p, part_tile);
         const result_rows dv = {p.dv, row_of(p.dv, b, s.first_k + row, head_kv, f.head_dim_v), keys,
                                 f.dropout_multiplier, part_tile};
-        find_result<T, shape, shape::SLICE>(dv, of_dv, of_p, of_p.high, dout, card->features, is_cut);
-        load_parts<shape>(of_ds, part_tile + (parts_ds - parts_p));
+        find_result<T, shape, shape::SLICE>(dv, of_dv, of_p, of_p.high, dout, problem->features, is_cut);
+        load_fragments<shape>(of_ds, part_tile + (parts_ds - parts_p));
         const result_rows dk = {p.dk, row_of(p.dk, b, s.first_k + row, head_kv, f.head_dim), keys, f.softmax_scale,
                                 part_tile};
-        find_result<T, shape, shape::SLICE>(dk, of_dk, of_ds, of_p.high, q, card->features, is_cut);
-        if (card->features.first == 0 && s.used_q < s.seqlen_q)
+        find_result<T, shape, shape::SLICE>(dk, of_dk, of_ds, of_p.high, q, problem->features, is_cut);
+        if (problem->features.first == 0 && s.used_q < s.seqlen_q)
             clear_rows<shape>(p.dq, b, s.first_q, s.used_q, s.seqlen_q, head, f.head_dim);
         if (n < f.group - 1) sync_threads(); /* all tiles are free */
     }
-    if (card->features.first != 0 || s.used_k == s.seqlen_k) return;
+    if (problem->features.first != 0 || s.used_k == s.seqlen_k) return;
     clear_rows<shape>(p.dk, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim);
     clear_rows<shape>(p.dv, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim_v);
 }
@@ -478,12 +478,12 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
 template <typename T, int DIM, int KEYS, bool PLAIN>
 int launch(const backward_params &p, void *stream)
 {
-    using shape = short_shape<DIM, KEYS, PLAIN>;
+    using shape = mma_shape<DIM, KEYS, PLAIN>;
     const forward_params &f = p.forward;
     const int64_t heads_kv = f.num_heads_q / f.group * (f.group > 1 ? shape::GROUP_PARTS : 1);
     const unsigned y = static_cast<unsigned>(f.batch < 65535 ? f.batch : 65535);
     const size_t sums = f.group > 1 ? shape::GROUP_SUMS * sizeof(float) : 0;
-    const size_t bytes = shape::NUMBERS * sizeof(uint16_t) + sizeof(item_card) + sums;
+    const size_t bytes = shape::NUMBERS * sizeof(uint16_t) + sizeof(group_problem) + sums;
     const launch_shape grid = {{static_cast<unsigned>(heads_kv), y, static_cast<unsigned>((f.batch + y - 1) / y)},
                                {shape::THREADS, 1, 1}, {1, 1, 1}, bytes, shape::THREADS, shape::CTAS};
     return LAUNCH((short_backward_sm80_kernel<T, shape>), grid, stream, p);

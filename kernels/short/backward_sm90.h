@@ -1,5 +1,5 @@
-/* backward_sm90.h - what the backward kernels of whole short sequences on Hopper share: cards, the weights of a
- * warpgroup's query rows, rows that no product has. */
+/* backward_sm90.h - what the backward kernels of whole short sequences on Hopper share: problem descriptors, the
+ * weights of a warpgroup's query rows, rows that no product has. */
 #ifndef ATTEST_KERNELS_SHORT_BACKWARD_SM90_H
 #define ATTEST_KERNELS_SHORT_BACKWARD_SM90_H
 
@@ -8,7 +8,7 @@
 #include "kernels/shared/params.h"
 
 /* What a problem's threads know of it; is_ours alone, if it is not this launch's. */
-struct card {
+struct backward_problem {
     char *rows[9]; /* the first ones, in the order of their tensors in backward_params */
     int32_t seqlen_q, seqlen_k, used_q, used_k;
     float scale; /* softmax_scale, which from here is one load for many uses */
@@ -20,7 +20,7 @@ static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE
 static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
               "in order");
 
-/* short/backward_sm90_n128_d256_latency.cu: of a launch of whole problems, of which each has that many SMs, or more. */
+/* short/backward_sm90_n128_d256_latency.cu: of a launch of full problems, of which each has that many SMs, or more. */
 enum { WIDE_FEW_CTAS = 4 };
 extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_d256_latency)(const struct backward_params *p, void *stream);
 
@@ -37,7 +37,7 @@ DEVICE batch_head batch_head_of(const backward_params &p, unsigned problem)
 
 /* By a lane for each tensor, of which this is the one of tensor n. */
 template <typename shape>
-DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsigned n = lane())
+DEVICE void find_problem(const backward_params &p, unsigned problem, backward_problem &c, unsigned n = lane())
 {
     const auto [b, head] = batch_head_of(p, problem);
     if (b >= p.forward.batch) { /* a pair's second */
@@ -65,7 +65,7 @@ DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsig
     }
 }
 
-/* Whether all of a launch's problems are whole. All are this launch's then: sequences of one length have one kernel. */
+/* Whether all of a launch's problems are full. All are this launch's then: sequences of one length have one kernel. */
 template <typename shape>
 static inline bool are_whole(const backward_params &p)
 {
@@ -77,7 +77,7 @@ static inline bool are_whole(const backward_params &p)
            f.head_dim == shape::DIM && f.head_dim_v == shape::DIM;
 }
 
-/* Where a problem's rows begin, of a launch of whole ones. */
+/* Where a problem's rows begin, of a launch of full ones. */
 template <typename T>
 DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned problem)
 {
@@ -85,13 +85,13 @@ DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned pro
     return static_cast<T *>(t.data) + (b * t.batch + head * t.head);
 }
 
-/* Of a problem that is whole, and this launch's, as all are. Not for shared memory: of its rows, what is not asked for
+/* Of a problem that is full, and this launch's, as all are. Not for shared memory: of its rows, what is not asked for
  * is not found. */
-DEVICE card whole_card(const backward_params &p, unsigned problem)
+DEVICE backward_problem full_problem(const backward_params &p, unsigned problem)
 {
     const forward_params &f = p.forward;
     const auto [b, head] = batch_head_of(p, problem);
-    card c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
+    backward_problem c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
     UNROLL for (int n = 0; n <= DV; ++n) {
         const row_tensor &t = n < DOUT ? (&f.q)[n] : (&p.dout)[n - DOUT];
         c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + head * t.head) * (n == LSE ? 4 : 2);
@@ -177,14 +177,14 @@ DEVICE void take_own_lse(float (&s)[COUNT], float c, int used_k, float (&lse)[2]
 
 /* s to p. lse in base 2. */
 template <int COUNT>
-DEVICE void find_weights(float (&s)[COUNT], float c, const float (&lse)[2])
+DEVICE void recompute_weights(float (&s)[COUNT], float c, const float (&lse)[2])
 {
     UNROLL for (int n = 0; n < COUNT; ++n) s[n] = exp2_f32(fma_rn(s[n], c, -lse[n / 2 % 2]));
 }
 
 /* Zero in place of what is of no row or no key: weights of keys from first_key on. */
 template <int COUNT>
-DEVICE void hide(float (&weights)[COUNT], const card &c, int row, int first_key)
+DEVICE void hide(float (&weights)[COUNT], const backward_problem &c, int row, int first_key)
 {
     const int keys = c.used_k - (first_key + static_cast<int>(lane() % 4 * 2));
     const int left[2] = {row < c.used_q ? keys : 0, row + 8 < c.used_q ? keys : 0}; /* from a lane's first one on */

@@ -7,11 +7,12 @@
  * a KV head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta
  * is another kernel's, and so are heads of at most 32 features in bf16: short/backward_sm90_n128_scaled.cu's.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
- *         before the launch ahead has ended (grid_wait)
+ * Grid    x: persistent CTAs; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the previous launch has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; ds, then p, of all rows and keys in two parts of 16 bits: 64 KB, of
- *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are; barriers
+ *         which the last 16 take the place of v where two CTAs would not fit; problem descriptors: where problems' rows
+ *         are; barriers
  * Phases  of a problem: s and p; dp; ds to shared memory; dq and dk; p to shared memory; dv
  *
  * p stays in registers, in fp32, until ds has been read. Where two CTAs share an SM, there is no room beside it for dp
@@ -20,7 +21,7 @@
  *
  * Results lie, on their way to memory, in tiles that nobody reads any more: dq in that of k, dk in q's, dv in p's. Then
  * the next problem's rows are loaded there: a warp loads just the rows that it has staged, and waits for no other.
- * Launches of many whole problems and nothing else move all rows but lse by tensor maps, a warp's 16 rows at once.
+ * Launches of many full problems and nothing else move all rows but lse by tensor maps, a warp's 16 rows at once.
  * p and ds have two parts of 16 bits, as in short/backward_sm80.cu. kernels/short/short.md has the figures,
  * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short/backward_sm90_parts.h"
@@ -30,15 +31,15 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Problem n of a CTA has card n % CARDS. AT_ONCE are found at once, by a warp: while dv of the first of those before
- * them is computed, when nobody needs the cards before that one any more. */
-enum { TENSORS = DV + 1, AT_ONCE = 32 / TENSORS, CARDS = 2 * AT_ONCE };
+/* Problem n of a CTA has problem descriptor n % SLOTS. AT_ONCE are found at once, by a warp: while dv of the first of
+ * those before them is computed, when nobody needs the problem descriptors before that one any more. */
+enum { TENSORS = DV + 1, AT_ONCE = 32 / TENSORS, SLOTS = 2 * AT_ONCE };
 
 template <int DIM>
 struct layout {
     static constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
     static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* of an SM: as many as shared memory allows */
-    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many whole problems, where there are maps */
+    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many full problems, where there are maps */
     static constexpr bool HAS_ROOM = CTAS == 1;    /* for a fifth tile; in registers */
     static constexpr bool SHARES_V = DIM == 64;    /* with a part of ds, and then of p */
     static constexpr bool STAGES_IN_DS = DIM == HALF; /* a warp stages dv where its own ds comes to lie */
@@ -46,17 +47,17 @@ struct layout {
     static_assert(!SHARES_V || TILE == PART, "v has the place of a part");
 };
 
-/* Problems: those that cards tell of; one of them that is whole; those of a launch of nothing but whole ones, which are
- * known by their number, where the others are by that of their card. */
+/* Problems: those that problem descriptors tell of; one of them that is full; those of a launch of nothing but full
+ * ones, which are known by their number, where the others are by that of their problem descriptor. */
 enum kind { ANY, WHOLE, ALL_WHOLE };
 
 template <int DIM>
 struct shared_memory {
     uint16_t tiles[layout<DIM>::TILES][layout<DIM>::TILE];
     uint16_t w[4 * layout<DIM>::PART];
-    card cards[CARDS];
+    backward_problem problems[SLOTS];
     share left; /* problems that are to be asked about */
-    mbarrier loaded[2]; /* of launches of whole ones: q and k, dout and v; all four in the first where there is room */
+    mbarrier loaded[2]; /* of launches of full ones: q and k, dout and v; all four in the first where there is room */
 };
 static_assert(sizeof(shared_memory<32>) <= 113 * 1024 && sizeof(shared_memory<64>) <= 113 * 1024 &&
                   sizeof(shared_memory<128>) <= 227 * 1024,
@@ -93,10 +94,11 @@ struct kernel_state {
     shared_memory<DIM> &m;
 };
 
-/* The cards of this launch's first problems among those left to the CTA, to which only those after them are left then.
- * By one warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it takes. */
+/* The problem descriptors of this launch's first problems among those left to the CTA, to which only those after them
+ * are left then. By one warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it
+ * takes. */
 template <int DIM>
-DEVICE void find_cards(const backward_params &p, share &left, card *cards)
+DEVICE void find_problems(const backward_params &p, share &left, backward_problem *problems)
 {
     const share all = left;
     const unsigned own = lane() / TENSORS; /* which of those found */
@@ -113,13 +115,13 @@ DEVICE void find_cards(const backward_params &p, share &left, card *cards)
             ++found;
         }
     }
-    if (own < found) find_card<operand<DIM>>(p, problem, cards[own], lane() % TENSORS);
-    else if (own < AT_ONCE && lane() % TENSORS == 0) cards[own].is_ours = false;
+    if (own < found) find_problem<operand<DIM>>(p, problem, problems[own], lane() % TENSORS);
+    else if (own < AT_ONCE && lane() % TENSORS == 0) problems[own].is_ours = false;
     sync_warp(FULL_WARP); /* `left` has been read */
     if (lane() == 0) left.first = next;
 }
 
-/* Of a whole problem, by tensor maps. */
+/* Of a full problem, by tensor maps. */
 template <int TENSOR, int DIM>
 DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem)
 {
@@ -136,17 +138,17 @@ DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsign
     sync_warp(FULL_WARP);
 }
 
-/* Whether there is a problem n; problems that no card tells of end before `end`. */
+/* Whether there is a problem n; problems that no problem descriptor tells of end before `end`. */
 template <int DIM, kind KIND>
 DEVICE bool is_there(const kernel_state<DIM, KIND> &k, unsigned n, unsigned end)
 {
-    return KIND == ALL_WHOLE ? n < end : k.m.cards[n].is_ours;
+    return KIND == ALL_WHOLE ? n < end : k.m.problems[n].is_ours;
 }
 
 template <kind KIND>
 DEVICE unsigned next_of(unsigned n, const share &all)
 {
-    return KIND == ALL_WHOLE ? n + all.step : (n + 1) % CARDS;
+    return KIND == ALL_WHOLE ? n + all.step : (n + 1) % SLOTS;
 }
 
 /* A warp's 16 rows of problem n. */
@@ -156,7 +158,7 @@ DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n
     if constexpr (KIND == ALL_WHOLE) {
         load_box<TENSOR>(to, k, n);
     } else {
-        const card &c = k.m.cards[n];
+        const backward_problem &c = k.m.problems[n];
         const row_tensor &t = TENSOR == DOUT ? k.p.dout : (&k.p.forward.q)[TENSOR];
         const int length = TENSOR == Q || TENSOR == K ? k.p.forward.head_dim : k.p.forward.head_dim_v;
         load<DIM>(to, t, c.rows[TENSOR], length, TENSOR == K || TENSOR == V ? c.used_k : c.used_q, c.is_whole,
@@ -182,7 +184,7 @@ DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned 
         UNROLL for (int half = 0; half < 2; ++half) lse[half] = from[8 * half * t.seqlen];
         return;
     }
-    const card &c = k.m.cards[n];
+    const backward_problem &c = k.m.problems[n];
     UNROLL for (int half = 0; half < 2; ++half) {
         const float *const from = reinterpret_cast<const float *>(c.rows[LSE] + (row + 8 * half) * t.seqlen * 4);
         lse[half] = row + 8 * half < c.used_q ? *from : 0;
@@ -191,7 +193,7 @@ DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned 
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Of a whole problem, by tensor maps. Lane 0 waits until what was staged has been read, but of dv, which is last. */
+/* Of a full problem, by tensor maps. Lane 0 waits until what was staged has been read, but of dv, which is last. */
 template <int TENSOR, int DIM>
 DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, const uint16_t *tile)
 {
@@ -215,7 +217,7 @@ DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t 
         store_box<TENSOR>(k, n, tile);
     } else {
         const row_tensor &t = (&k.p.dout)[TENSOR - DOUT];
-        const card &c = k.m.cards[n];
+        const backward_problem &c = k.m.problems[n];
         const int length = TENSOR == DV ? k.p.forward.head_dim_v : k.p.forward.head_dim;
         const int seqlen = TENSOR == DQ ? c.seqlen_q : c.seqlen_k, used = TENSOR == DQ ? c.used_q : c.used_k;
         const int used_there = TENSOR == DQ ? c.used_k : c.used_q;
@@ -237,16 +239,16 @@ struct step {
 };
 
 template <int DIM, kind KIND>
-DEVICE const card &card_of(const kernel_state<DIM, KIND> &state, unsigned n)
+DEVICE const backward_problem &problem_of(const kernel_state<DIM, KIND> &state, unsigned n)
 {
-    return state.m.cards[KIND == ALL_WHOLE ? 0 : n]; /* boxes do not read it */
+    return state.m.problems[KIND == ALL_WHOLE ? 0 : n]; /* boxes do not read it */
 }
 
 /* softmax_scale is loaded when it is needed. */
 template <int DIM, kind KIND>
 DEVICE const float &scale_of(const kernel_state<DIM, KIND> &state, unsigned n)
 {
-    return KIND == ALL_WHOLE ? state.p.forward.softmax_scale : card_of(state, n).scale;
+    return KIND == ALL_WHOLE ? state.p.forward.softmax_scale : problem_of(state, n).scale;
 }
 
 /* Waits until q and k are complete and wgmma may read them; where there is room, dout and v, too. */
@@ -268,7 +270,7 @@ DEVICE void wait_for_tiles(shared_memory<DIM> &m, unsigned parity)
 typedef bool full_halves[2];
 
 template <kind KIND>
-DEVICE void find_full_halves(full_halves &is_full, const card &c)
+DEVICE void find_full_halves(full_halves &is_full, const backward_problem &c)
 {
     constexpr bool IS_WHOLE = KIND != ANY;
     const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q;
@@ -278,9 +280,9 @@ DEVICE void find_full_halves(full_halves &is_full, const card &c)
 
 /* s becomes p in one half of the keys. */
 DEVICE void find_half(half_row (&s)[2], unsigned half, float factor, const float (&lse)[2], const full_halves &is_full,
-                      const card &c)
+                      const backward_problem &c)
 {
-    find_weights(s[half], factor, lse);
+    recompute_weights(s[half], factor, lse);
     if (!is_full[half]) hide(s[half], c, lane_row(), static_cast<int>(half * HALF));
 }
 
@@ -335,8 +337,8 @@ DEVICE void find_dv(uint32_t (&pairs)[DIM / 4], const kernel_state<DIM, KIND> &s
         commit_loads<KIND>();
         ask_lse(lse, state, at.next);
     }
-    if (KIND != ALL_WHOLE && at.n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
-        find_cards<DIM>(state.p, m.left, &m.cards[at.n == 0 ? AT_ONCE : 0]);
+    if (KIND != ALL_WHOLE && at.n % AT_ONCE == 0 && warp() == 0) /* after the others of its own */
+        find_problems<DIM>(state.p, m.left, &m.problems[at.n == 0 ? AT_ONCE : 0]);
     wait_for<0>(dv);
     round_sums<T, DIM>(pairs, dv, 1, 1);
 }
@@ -350,7 +352,7 @@ DEVICE void finish_problem(const kernel_state<DIM, KIND> &state, unsigned n, con
     write_result<DV>(state, n, staged);
     if (KIND != ANY) return;
     const backward_params &p = state.p;
-    const card &c = card_of(state, n);
+    const backward_problem &c = problem_of(state, n);
     const int first = KEYS + static_cast<int>(warp());
     clear_rows<THREADS / 32>(p.dq, c.rows[DQ], p.forward.head_dim, first, c.seqlen_q);
     clear_rows<THREADS / 32>(p.dk, c.rows[DK], p.forward.head_dim, first, c.seqlen_k);
@@ -365,7 +367,7 @@ DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, 
                              const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
                              full_halves &is_full)
 {
-    const card &c = card_of(state, at.n);
+    const backward_problem &c = problem_of(state, at.n);
     multiply_rows<T, operand<DIM>, HALF>(s[1], of.q, of.k[1]);
     multiply_rows<T, operand<DIM>, HALF>(s[0], of.q, of.k[0]);
     find_full_halves<KIND>(is_full, c);
@@ -408,7 +410,7 @@ DEVICE void store_ds(half_row &dp, const half_row (&p)[2], const float (&delta)[
             wait_for<0>(dp);
         }
         find_ds(dp, p[half], delta);
-        if (!is_full[half]) hide(dp, card_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
+        if (!is_full[half]) hide(dp, problem_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
         if (layout<DIM>::SHARES_V && half == 1) sync_threads(); /* v is free */
         store_half<T>(state.m.w, half, dp, warp_first());
     }
@@ -466,7 +468,7 @@ DEVICE void find_p_dp_and_delta(half_row (&s)[2], half_row (&dp)[2], float (&del
                                 const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
                                 full_halves &is_full)
 {
-    const card &c = card_of(state, at.n);
+    const backward_problem &c = problem_of(state, at.n);
     multiply_rows<T, operand<DIM>, HALF>(s[1], of.q, of.k[1]);
     multiply_rows<T, operand<DIM>, HALF>(dp[1], of.dout, of.v[1]);
     multiply_rows<T, operand<DIM>, HALF>(s[0], of.q, of.k[0]);
@@ -500,7 +502,7 @@ DEVICE void find_dq(float (&dq)[DIM / 2], half_row (&dp)[2], const half_row (&p)
     weight_parts<HALF> ds[2];
     UNROLL for (unsigned half = 0; half < 2; ++half) {
         find_ds(dp[half], p[half], delta);
-        if (!is_full[half]) hide(dp[half], card_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
+        if (!is_full[half]) hide(dp[half], problem_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
         UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &dp[half][8 * j]);
         UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
             store_parts(state.m.w, half, j, ds[half].at[0][j], ds[half].at[1][j], warp_first());
@@ -574,9 +576,9 @@ void short_backward_sm90_n128_kernel(const GRID_CONSTANT backward_params p,
     } else if (warp() == 0) {
         if (lane() == 0) m.left = all;
         sync_warp(FULL_WARP);
-        find_cards<DIM>(p, m.left, m.cards);
+        find_problems<DIM>(p, m.left, m.problems);
     }
-    sync_threads(); /* the first cards, or the barriers, are there */
+    sync_threads(); /* the first problem descriptors, or the barriers, are there */
     unsigned n = ARE_WHOLE ? all.first : 0;
     if (!is_there(state, n, all.end)) return;
     load_tile<Q>(tile_of(m, OF_Q, 0), state, n);
@@ -591,7 +593,7 @@ void short_backward_sm90_n128_kernel(const GRID_CONSTANT backward_params p,
     ROLLED while (is_there(state, n, all.end)) {
         if constexpr (ARE_WHOLE) {
             take_problem<T>(state, n, all, turn, parity, lse);
-        } else if (m.cards[n].is_whole) {
+        } else if (m.problems[n].is_whole) {
             const kernel_state<DIM, WHOLE> whole = {p, maps, m};
             take_problem<T>(whole, n, all, turn, parity, lse);
         } else {

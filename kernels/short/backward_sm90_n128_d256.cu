@@ -6,10 +6,11 @@
  *
  * Takes what short/backward_sm90_n128.cu does, of heads of 129 .. 256 features: the numbers are computed as there.
  *
- * Grid    x: problems, one for each sequence and head. They may come before the launch ahead has ended (grid_wait)
+ * Grid    x: problems, one for each sequence and head. They may come before the previous launch has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
- * Shared  q, k and dout, as wgmma reads them; v, half of its features at once, then results on their way out; a card:
- *         where the problem's rows are; or barriers, of launches of many whole problems, whose rows come by tensor maps
+ * Shared  q, k and dout, as wgmma reads them; v, half of its features at once, then results on their way out; a problem
+ *         descriptor: where the problem's rows are; or barriers, of launches of many full problems, whose rows come by
+ *         tensor maps
  * Phases  load; half of dp; s, while the rest of v comes; p, while dp gets the other half; dq; dk; dv. A result's
  *         last slice is written during the next one's products
  *
@@ -52,7 +53,7 @@ struct shared_memory {
     uint16_t q[KEYS * DIM], k[KEYS * DIM], dout[KEYS * DIM];
     uint16_t v[KEYS * HALF_DIM]; /* later, results on their way out */
     union {
-        card of_problem;
+        backward_problem of_problem;
         mbarrier loaded[LOADS]; /* of boxes */
     };
 };
@@ -69,7 +70,7 @@ struct kernel_state {
     const backward_params &p;
     const tile_maps<BY_BOXES> &maps;
     shared_memory &m;
-    const card &c;
+    const backward_problem &c;
 };
 
 /* An operand's features, from the x-th of a tensor's on. By all threads, or, boxes, by one. */
@@ -87,7 +88,7 @@ DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
         return;
     }
     const row_tensor &t = TENSOR == DOUT ? p.dout : (&p.forward.q)[TENSOR];
-    const card &c = state.c;
+    const backward_problem &c = state.c;
     char *const rows = c.rows[TENSOR] + 2 * x;
     if (c.is_whole) {
         load_whole_operand<shape, THREADS>(to, t, rows, thread_x());
@@ -126,7 +127,7 @@ DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * ha
 static_assert(part_of(2, 0) == KEYS * DIM, "the place of k");
 
 /* Of a warp's 16 rows. */
-DEVICE void store_parts(uint16_t *w, const weight_parts<KEYS> &parts)
+DEVICE void store_row_parts(uint16_t *w, const weight_parts<KEYS> &parts)
 {
     const unsigned to = offset<of_weights>(warp_first() + lane() % 16, lane() / 16 * 8);
     UNROLL for (unsigned j = 0; j < KEYS / 16; ++j)
@@ -136,7 +137,7 @@ DEVICE void store_parts(uint16_t *w, const weight_parts<KEYS> &parts)
 
 /* d = w^T b of a warpgroup's keys and all query rows, half of the features. */
 template <typename T>
-DEVICE void multiply_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, uint64_t b)
+DEVICE void multiply_key_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, uint64_t b)
 {
     const uint64_t a = wgmma_advance(descriptor<of_weights>(w), own_first() / 64 * part_of(1, 0) * 2);
     wgmma_fence_operand(d);
@@ -156,7 +157,7 @@ DEVICE void multiply_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, uint64
 
 /* Features x and up of dq, dk or dv, of a warp's 16 rows, through its rows of `tile`. */
 template <unsigned OF, typename shape>
-DEVICE void write_slice(const backward_params &p, const card &c, int x, uint16_t *tile,
+DEVICE void write_slice(const backward_params &p, const backward_problem &c, int x, uint16_t *tile,
                         const uint32_t (&pairs)[shape::DIM / 4])
 {
     const row_tensor &t = OF == DQ ? p.dq : OF == DK ? p.dk : p.dv;
@@ -182,7 +183,7 @@ DEVICE void find_p_and_ds(float (&s)[KEYS / 2], float (&dp)[KEYS / 2], const ker
 {
     const forward_params &f = state.p.forward;
     shared_memory &m = state.m;
-    const card &c = state.c;
+    const backward_problem &c = state.c;
     float lse[2], delta[2];
     load_lse(lse, f.lse, c.rows[LSE], lane_row(), c.used_q);
     const uint64_t own_dout = descriptor<operand>(m.dout, own_first());
@@ -203,7 +204,7 @@ DEVICE void find_p_and_ds(float (&s)[KEYS / 2], float (&dp)[KEYS / 2], const ker
     else multiply_rows<T, slice, KEYS>(dp, half_dout, half_v, true);
     wait_for<1>(s);
     if (is_any_large(lse)) take_own_lse(s, f.softmax_scale * LOG2_E, BY_BOXES ? KEYS : c.used_k, lse);
-    find_weights(s, f.softmax_scale * LOG2_E, lse); /* p from here on */
+    recompute_weights(s, f.softmax_scale * LOG2_E, lse); /* p from here on */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     if (!is_full) hide(s, c, lane_row(), 0);
     wait_for<0>(dp);
@@ -220,7 +221,7 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     const backward_params &p = state.p;
     const forward_params &f = p.forward;
     shared_memory &m = state.m;
-    const card &c = state.c;
+    const backward_problem &c = state.c;
     load<DOUT, DOUT_V, operand>(m.dout, state, 0);
     load<V, DOUT_V, half_operand>(m.v, state, 0);
     if (!BY_BOXES) cp_async_commit();
@@ -250,34 +251,34 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
         }
     }
     sync_threads(); /* k is free */
-    store_parts(m.k, parts);
+    store_row_parts(m.k, parts);
     fence_proxy_async_shared();
     sync_threads(); /* ds is complete */
 
     {
         float dk[HALF_DIM / 2];
-        multiply_weights<T>(dk, m.k, descriptor<operand>(m.q));
+        multiply_key_weights<T>(dk, m.k, descriptor<operand>(m.q));
         write_slice<DQ, slice>(p, c, DIM - SLICE, &m.v[KEYS * SLICE], sixteen);
         wait_for<0>(dk);
         round_sums<T, HALF_DIM>(pairs, dk, c.scale, c.scale);
-        multiply_weights<T>(dk, m.k, descriptor_of_half(m.q));
+        multiply_key_weights<T>(dk, m.k, descriptor_of_half(m.q));
         write_slice<DK, half_operand>(p, c, 0, m.v, pairs);
         wait_for<0>(dk);
         round_sums<T, HALF_DIM>(pairs, dk, c.scale, c.scale);
     }
     split_weights<T>(parts, s);
     sync_threads(); /* ds is free */
-    store_parts(m.k, parts);
+    store_row_parts(m.k, parts);
     fence_proxy_async_shared();
     sync_threads(); /* p is complete */
 
     {
         float dv[HALF_DIM / 2];
-        multiply_weights<T>(dv, m.k, descriptor<operand>(m.dout));
+        multiply_key_weights<T>(dv, m.k, descriptor<operand>(m.dout));
         write_slice<DK, half_operand>(p, c, HALF_DIM, m.v, pairs);
         wait_for<0>(dv);
         round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
-        multiply_weights<T>(dv, m.k, descriptor_of_half(m.dout));
+        multiply_key_weights<T>(dv, m.k, descriptor_of_half(m.dout));
         write_slice<DV, half_operand>(p, c, 0, m.v, pairs);
         wait_for<0>(dv);
         round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
@@ -306,12 +307,12 @@ void short_backward_sm90_n128_d256_kernel(const GRID_CONSTANT backward_params p,
     }
     grid_wait();
     if constexpr (BY_BOXES) {
-        const card c = whole_card(p, block_x());
+        const backward_problem c = full_problem(p, block_x());
         sync_threads(); /* the barriers are there */
         take_problem<T, true>({p, maps, m, c});
     } else {
-        if (warp() == 0) find_card<operand>(p, block_x(), m.of_problem);
-        sync_threads(); /* the card is there */
+        if (warp() == 0) find_problem<operand>(p, block_x(), m.of_problem);
+        sync_threads(); /* the problem descriptor is there */
         if (m.of_problem.is_ours) take_problem<T, false>({p, maps, m, m.of_problem});
     }
 }

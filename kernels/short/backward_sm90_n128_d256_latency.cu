@@ -1,12 +1,12 @@
 /* backward_sm90_n128_d256_latency.cu - attention backward of few whole short sequences of wide heads on Hopper's tensor
  * cores (wgmma).
  *
- * What short/backward_sm90_n128_d256.cu computes, to the bit: its launcher calls this one where all problems are whole,
+ * What short/backward_sm90_n128_d256.cu computes, to the bit: its launcher calls this one where all problems are full,
  * 128 rows and keys, 256 features, all rows aligned, and each can have four SMs. How long one problem takes is what
  * counts then: four CTAs find all of its p and ds, and make a slice of 64 features of dq, dk and dv each.
  *
- * Grid    x: problems, one for each sequence and head; y: slices of results. They may come before the launch ahead has
- *         ended (grid_wait)
+ * Grid    x: problems, one for each sequence and head; y: slices of results. They may come before the previous launch
+ *         has ended (grid_wait)
  * Block   four warpgroups. Two have query rows 0 .. 63 and 64 .. 127: s, p, dp, ds and dq. Two have the same of keys:
  *         they load all tiles, and make dv and dk
  * Shared  seven slots for slices of two tensors, as wgmma reads them: q and k of all slices, dout and v of three. What
@@ -98,7 +98,7 @@ DEVICE void write_slice(const row_tensor &t, const backward_params &p, const flo
 }
 
 template <typename T>
-DEVICE void take_rows(const backward_params &p, sliced_memory &m)
+DEVICE void take_rows_of_slices(const backward_params &p, sliced_memory &m)
 {
     const forward_params &f = p.forward;
     const bool is_first = group_first() == 0;
@@ -118,7 +118,7 @@ DEVICE void take_rows(const backward_params &p, sliced_memory &m)
     named_barrier_arrive(S_DONE, THREADS);
     named_barrier_arrive(is_first ? S_DONE_0 : S_DONE_1, PAIR);
     if (is_any_large(lse_2)) take_own_lse(s, f.softmax_scale * LOG2_E, KEYS, lse_2);
-    find_weights(s, f.softmax_scale * LOG2_E, lse_2); /* p from here on */
+    recompute_weights(s, f.softmax_scale * LOG2_E, lse_2); /* p from here on */
     named_barrier_sync(is_first ? S_DONE_1 : S_DONE_0, PAIR); /* the place of p is free */
     weight_parts<KEYS> parts;
     store_weights<T>(place_of_p(m), parts, s);
@@ -203,10 +203,10 @@ KERNEL(THREADS, 1) void short_backward_sm90_n128_d256_latency_kernel(const GRID_
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     sliced_memory &m = *reinterpret_cast<sliced_memory *>(shared);
-    if (warp() < PAIR / 32) { /* registers change hands while the launch ahead ends */
+    if (warp() < PAIR / 32) { /* registers change hands while the previous launch ends */
         setmaxnreg_inc<REGISTERS_OF_ROWS>();
         grid_wait();
-        take_rows<T>(p, m);
+        take_rows_of_slices<T>(p, m);
     } else {
         setmaxnreg_dec<REGISTERS_OF_KEYS>();
         grid_wait();

@@ -1,11 +1,11 @@
 /* backward_sm90_n128_latency.cu - attention backward of few whole short sequences on Hopper's tensor cores (wgmma).
  *
  * What short/backward_sm90_n128.cu computes, to the bit: its launcher calls this one where there are no more problems
- * than SMs, and all are whole: 128 rows and keys, all features of a tile, all rows aligned. How long one problem takes
+ * than SMs, and all are full: 128 rows and keys, all features of a tile, all rows aligned. How long one problem takes
  * is what counts then. It has an SM to itself: p and ds have places of their own, and dp of all keys stays in
  * registers.
  *
- * Grid    x: a CTA for each problem, a sequence and head. It may come before the launch ahead has ended (grid_wait)
+ * Grid    x: a CTA for each problem, a sequence and head. It may come before the previous launch has ended (grid_wait)
  * Block   four warpgroups. Two have query rows 0 .. 63 and 64 .. 127: s, p, dp, ds and dq. Two have the same of keys:
  *         they load all tiles but q, and make dv and dk. A warp that asks for wgmmas waits until nearly all have begun:
  *         so one pair computes and stores what the tensor cores do not wait for while the other pair keeps them busy
@@ -60,7 +60,7 @@ DEVICE void complete_loads()
 /* ---- query rows -------------------------------------------------------------------------------------------------- */
 
 template <typename T, int DIM>
-DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
+DEVICE void take_query_rows(const backward_params &p, few_memory<DIM> &m)
 {
     const forward_params &f = p.forward;
     const int row = static_cast<int>(row_first() + lane() / 4);
@@ -84,7 +84,7 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     if (!m.STORES_P_LATE) {
         wait_for<1>(s[1]);
         if (!has_large) {
-            find_weights(s[1], c, lse_2); /* p from here on */
+            recompute_weights(s[1], c, lse_2); /* p from here on */
             store_half<T>(m.p, 1, s[1], row_first());
         }
     }
@@ -92,10 +92,10 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     wait_for<0>(s[0]);
     if (has_large) take_own_lse(s, c, KEYS, lse_2);
     if (m.STORES_P_LATE || has_large) {
-        find_weights(s[1], c, lse_2);
+        recompute_weights(s[1], c, lse_2);
         store_half<T>(m.p, 1, s[1], row_first());
     }
-    find_weights(s[0], c, lse_2);
+    recompute_weights(s[0], c, lse_2);
     store_half<T>(m.p, 0, s[0], row_first());
     fence_proxy_async_shared();
     named_barrier_sync(group_first() == 0 ? DOUT_V_LOADED_0 : DOUT_V_LOADED_1, PAIR + GROUP);
@@ -160,10 +160,10 @@ KERNEL(THREADS, 1) void short_backward_sm90_n128_latency_kernel(const GRID_CONST
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     few_memory<DIM> &m = *reinterpret_cast<few_memory<DIM> *>(shared);
-    if (warp() < PAIR / 32) { /* registers change hands while the launch ahead ends */
+    if (warp() < PAIR / 32) { /* registers change hands while the previous launch ends */
         setmaxnreg_inc<REGISTERS_OF_ROWS>();
         grid_wait();
-        take_rows<T, DIM>(p, m);
+        take_query_rows<T, DIM>(p, m);
     } else {
         setmaxnreg_dec<REGISTERS_OF_KEYS>();
         grid_wait();

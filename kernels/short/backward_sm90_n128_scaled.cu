@@ -16,16 +16,17 @@
  * feature, the median of three rows, close to what most rows have in common, and no single outlier; of fewer than 49
  * keys it is 0.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
- *         before the launch ahead has ended (grid_wait)
+ * Grid    x: persistent CTAs; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the previous launch has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys; dq on its way
- *         out: 112 KB; what warps tell each other of the next problem, and cards: where problems' rows are
+ *         out: 112 KB; what warps tell each other of the next problem, and problem descriptors: where problems' rows
+ *         are
  * Phases  of a problem: s, dp, p and ds; dq, dk and dv. The next problem's rows come meanwhile, into registers: a copy
  *         to shared memory that is under way would be waited for by every fence before a product
  *
- * A launch of nothing but whole problems, of 128 aligned rows and keys of 32 features, finds rows by arithmetic; else a
- * problem's card says where they are, and which are in use.
+ * A launch of nothing but full problems, of 128 aligned rows and keys of 32 features, finds rows by arithmetic; else a
+ * problem's problem descriptor says where they are, and which are in use.
  *
  * wgmma keeps shared memory busy: what is asked for beside its products is waited for until they are done. So what they
  * are followed by is read before the barrier in front of them.
@@ -42,7 +43,7 @@ enum { THREADS = 256, WARPS = THREADS / 32, KEYS = 128, HALF = KEYS / 2, DIM = 3
 typedef short_shape<DIM, KEYS> operand;
 typedef short_shape<HALF, KEYS> weights; /* of half of the keys */
 constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
-enum { CARDS = 3 }; /* of the problem before, whose results are being written, this one's and the next one's */
+enum { SLOTS = 3 }; /* of the problem before, whose results are being written, this one's and the next one's */
 
 /* p times 2^8 fits fp16 up to p = 2^7: that of a row's own lse is 1 at most, but for what its exponent is off by. */
 enum { P_SHIFT = 8 };
@@ -65,8 +66,8 @@ struct shared_memory {
     uint16_t sample[SAMPLES][DIM]; /* rows of k */
     alignas(16) uint32_t sizes[WARPS][TENSORS / 2]; /* of a warp's rows, the largest of each tensor: bits of bf16 */
     factor factors[RESULTS];
-    share left; /* of whole problems: from this one on; else those after the next one */
-    card cards[CARDS]; /* of problems that are not all whole */
+    share left; /* of full problems: from this one on; else those after the next one */
+    backward_problem problems[SLOTS]; /* of problems that are not all full */
 };
 static_assert(sizeof(shared_memory) <= 113 * 1024, "what the registry says; an SM has room for two");
 
@@ -119,7 +120,7 @@ DEVICE void ask_whole_rows(lane_rows &rows, const backward_params &p, unsigned p
     rows.lse = whole_rows<const float>(t, p, problem)[(thread / 32 * 16 + thread % 16) * t.seqlen];
 }
 
-DEVICE void ask_rows(lane_rows &rows, const backward_params &p, const card &c)
+DEVICE void ask_rows(lane_rows &rows, const backward_params &p, const backward_problem &c)
 {
     const unsigned thread = own_thread();
     ask(rows.of[OF_Q], p.forward.q, c.rows[Q], p.forward.head_dim, c.used_q, thread);
@@ -131,8 +132,9 @@ DEVICE void ask_rows(lane_rows &rows, const backward_params &p, const card &c)
     rows.lse = row < c.used_q ? lse[row * p.forward.lse.seqlen] : 0;
 }
 
-/* The card of this launch's first problem among those left, to which only those after it are left then. By a warp. */
-DEVICE void find_next(const backward_params &p, share &left, card &c)
+/* The problem descriptor of this launch's first problem among those left, to which only those after it are left then.
+ * By a warp. */
+DEVICE void find_next(const backward_params &p, share &left, backward_problem &c)
 {
     const share all = left;
     unsigned problem = all.end;
@@ -144,7 +146,7 @@ DEVICE void find_next(const backward_params &p, share &left, card &c)
         const bool is_next = is_one && (ours & ((1u << lane()) - 1)) == 0; /* the first of those */
         if (ours != 0) problem = max_of_warp(is_next ? asked : 0);
     }
-    if (problem < all.end) find_card<operand>(p, problem, c);
+    if (problem < all.end) find_problem<operand>(p, problem, c);
     else if (lane() == 0) c.is_ours = false;
     sync_warp(FULL_WARP); /* `left` has been read */
     if (lane() == 0) left.first = problem < all.end ? problem + all.step : all.end;
@@ -268,7 +270,7 @@ DEVICE void store_half(uint16_t *to, const half_row &from)
 
 /* d = w b of a warpgroup's rows and all keys, or w^T b of its keys and all rows. */
 template <bool TRANSPOSE>
-DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, const uint16_t *scaled_operand)
+DEVICE void multiply_scaled_weights(float (&d)[DIM / 2], const uint16_t *w, const uint16_t *scaled_operand)
 {
     const uint64_t a = TRANSPOSE ? wgmma_advance(descriptor<weights>(w), own_first() / HALF * PART * 2)
                                  : descriptor<weights>(w, own_first());
@@ -297,7 +299,7 @@ DEVICE void find_first_weights(half_row &s, float c, const bool (&large)[2], int
         lse[r] = large[r] ? heaviest[r] : lse[r];
     }
     UNROLL for (int n = 0; n < HALF / 2; ++n) s[n] -= heaviest[n / 2 % 2];
-    find_weights(s, c, of_half);
+    recompute_weights(s, c, of_half);
 }
 
 /* What is left to do when the scores of the others, `s`, are known: for the weights and sums of those before, and for
@@ -399,14 +401,14 @@ DEVICE void write_result(const row_tensor &t, char *rows, int length, uint16_t *
 }
 
 /* Where no key is in use, or no row, all are zero. */
-DEVICE void write_dq(const backward_params &p, shared_memory &m, const card &c)
+DEVICE void write_dq(const backward_params &p, shared_memory &m, const backward_problem &c)
 {
     const unsigned thread = own_thread();
     uint16_t *const tile = staged(m, FOR_DQ, thread / 32 * 16);
     write_result(p.dq, c.rows[DQ], p.forward.head_dim, tile, c.seqlen_q, c.used_k > 0 ? c.used_q : 0, thread);
 }
 
-DEVICE void write_dk_dv(const backward_params &p, shared_memory &m, const card &c)
+DEVICE void write_dk_dv(const backward_params &p, shared_memory &m, const backward_problem &c)
 {
     const unsigned thread = own_thread(), warp_row = thread / 32 * 16;
     const int keys = c.used_q > 0 ? c.used_k : 0;
@@ -429,16 +431,16 @@ DEVICE bool ask_first_rows(lane_rows &rows, const backward_params &p, shared_mem
         if (warp() == 0) {
             if (lane() == 0) m.left = own_share(by_ctas);
             sync_warp(FULL_WARP);
-            find_next(p, m.left, m.cards[0]);
+            find_next(p, m.left, m.problems[0]);
         }
-        sync_threads(); /* the first card is there */
-        if (!m.cards[0].is_ours) return false;
-        ask_rows(rows, p, m.cards[0]);
+        sync_threads(); /* the first problem descriptor is there */
+        if (!m.problems[0].is_ours) return false;
+        ask_rows(rows, p, m.problems[0]);
     }
     return true;
 }
 
-/* Whether there is a next problem; if so, its rows are asked for. `next` is its number where all are whole. */
+/* Whether there is a next problem; if so, its rows are asked for. `next` is its number where all are full. */
 template <bool ALL_WHOLE>
 DEVICE bool ask_next_rows(lane_rows &rows, const backward_params &p, shared_memory &m, unsigned problem, unsigned next,
                           bool is_last, unsigned turn)
@@ -447,9 +449,9 @@ DEVICE bool ask_next_rows(lane_rows &rows, const backward_params &p, shared_memo
         ask_whole_rows(rows, p, is_last ? problem : next);
         return !is_last;
     }
-    const unsigned next_turn = (turn + 1) % CARDS;
-    const bool has_next = m.cards[next_turn].is_ours;
-    if (has_next) ask_rows(rows, p, m.cards[next_turn]);
+    const unsigned next_turn = (turn + 1) % SLOTS;
+    const bool has_next = m.problems[next_turn].is_ours;
+    if (has_next) ask_rows(rows, p, m.problems[next_turn]);
     else rows = {};
     return has_next;
 }
@@ -466,14 +468,14 @@ template <bool ALL_WHOLE>
 DEVICE void write_last_dk_dv(const backward_params &p, shared_memory &m, unsigned problem, unsigned turn)
 {
     if (ALL_WHOLE) write_whole_dk_dv(p, m, problem);
-    else write_dk_dv(p, m, m.cards[(turn + 2) % CARDS]);
+    else write_dk_dv(p, m, m.problems[(turn + 2) % SLOTS]);
 }
 
 /* s, whose second half is being computed, as dp of it is, becomes p; delta, times ds's power, follows. */
 template <bool ALL_WHOLE>
 DEVICE void find_p_and_delta(half_row (&s)[2], half_row &dp, float (&delta)[2], const backward_params &p,
-                             shared_memory &m, const card &own, uint64_t own_q, uint64_t own_dout, float (&lse)[2],
-                             const bool (&large)[2], const bool (&is_full)[2], float by_ds)
+                             shared_memory &m, const backward_problem &own, uint64_t own_q, uint64_t own_dout,
+                             float (&lse)[2], const bool (&large)[2], const bool (&is_full)[2], float by_ds)
 {
     row_sums sums = {};
     const float c = p.forward.softmax_scale * LOG2_E;
@@ -481,14 +483,14 @@ DEVICE void find_p_and_delta(half_row (&s)[2], half_row &dp, float (&delta)[2], 
     wait_for<1>(s[1]);
     multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
     if (has_large) find_first_weights(s[1], c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, HALF, HALF), lse);
-    else find_weights(s[1], c, lse);
+    else recompute_weights(s[1], c, lse);
     if (!is_full[1]) hide(s[1], own, lane_row(), HALF);
     wait_for<1>(dp);
     add_weights(sums, s[1], dp);
     multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v));
     wait_for<1>(s[0]);
     if (has_large) take_own_lse(s[0], s[1], sums, c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, 0, HALF), lse);
-    find_weights(s[0], c, lse);
+    recompute_weights(s[0], c, lse);
     if (!is_full[0]) hide(s[0], own, lane_row(), 0);
     wait_for<0>(dp);
     add_weights(sums, s[0], dp);
@@ -499,13 +501,13 @@ DEVICE void find_p_and_delta(half_row (&s)[2], half_row &dp, float (&delta)[2], 
 /* The products that p and ds are for. dq is written; dk and dv, rounded, wait for their tiles. */
 template <bool ALL_WHOLE>
 DEVICE void find_results(uint32_t (&pairs)[RESULTS][DIM / 4], const backward_params &p, shared_memory &m,
-                         const card &own, unsigned problem, const factor &of_dq, const factor &of_dk,
+                         const backward_problem &own, unsigned problem, const factor &of_dq, const factor &of_dk,
                          const factor &of_dv)
 {
     float dq[DIM / 2], dk[DIM / 2], dv[DIM / 2];
-    multiply_weights<false>(dq, m.ds, m.scaled[OF_K]);
-    multiply_weights<true>(dk, m.ds, m.scaled[OF_Q]);
-    multiply_weights<true>(dv, m.p, m.scaled[OF_DOUT]);
+    multiply_scaled_weights<false>(dq, m.ds, m.scaled[OF_K]);
+    multiply_scaled_weights<true>(dk, m.ds, m.scaled[OF_Q]);
+    multiply_scaled_weights<true>(dv, m.p, m.scaled[OF_DOUT]);
     wait_for<2>(dq);
     round_result(pairs[FOR_DQ], dq, of_dq);
     stage(staged(m, FOR_DQ, warp_first()), pairs[FOR_DQ]);
@@ -529,7 +531,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
     if (!ask_first_rows<ALL_WHOLE>(rows, p, m, by_ctas)) return;
     publish(m, rows);
     sync_threads();
-    unsigned turn = 0; /* of the cards */
+    unsigned turn = 0; /* of the problem descriptors */
     bool is_first = true, has_next;
     do {
         const shifts s_of = find_shifts(m);
@@ -553,8 +555,8 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         if (!is_first) write_last_dk_dv<ALL_WHOLE>(p, m, before, turn);
         sync_warp(FULL_WARP); /* they are read */
         is_first = false;
-        if (!ALL_WHOLE && warp() == 0) find_next(p, m.left, m.cards[(turn + 1) % CARDS]);
-        const card &own = m.cards[turn];
+        if (!ALL_WHOLE && warp() == 0) find_next(p, m.left, m.problems[(turn + 1) % SLOTS]);
+        const backward_problem &own = m.problems[turn];
         const bool has_rows = ALL_WHOLE || static_cast<int>(warp_first()) + 16 <= own.used_q; /* all; keys: */
         const bool is_full[2] = {ALL_WHOLE || (has_rows && own.used_k >= HALF),
                                  ALL_WHOLE || (has_rows && own.used_k == KEYS)};
@@ -568,7 +570,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         store_half(m.p, s[0]);
         const unsigned problem = ALL_WHOLE ? m.left.first : 0, next = ALL_WHOLE ? problem + m.left.step : 0;
         const bool is_last = ALL_WHOLE && next >= m.left.end;
-        sync_threads(); /* q and k are free; the next card is there */
+        sync_threads(); /* q and k are free; the next problem descriptor is there */
         has_next = ask_next_rows<ALL_WHOLE>(rows, p, m, problem, next, is_last, turn);
         wait_for<0>(dp);
         store_half(&m.p[PART], s[1]);
@@ -588,7 +590,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         stage(staged(m, FOR_DK, warp_row), pairs[FOR_DK]);
         stage(staged(m, FOR_DV, warp_row), pairs[FOR_DV]);
         sync_warp(FULL_WARP);
-        if (!ALL_WHOLE) turn = (turn + 1) % CARDS;
+        if (!ALL_WHOLE) turn = (turn + 1) % SLOTS;
     } while (has_next);
     write_last_dk_dv<ALL_WHOLE>(p, m, ALL_WHOLE ? m.left.first - m.left.step : 0, turn);
 }

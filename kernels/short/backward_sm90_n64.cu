@@ -5,21 +5,21 @@
  *
  * Takes what short/backward_sm90_n128.cu does, of at most 64 query rows and keys and heads of at most 256 features.
  *
- * Grid    x: problems, one for each sequence and head, or pairs of them; y: of whole ones without tensor maps, if
+ * Grid    x: problems, one for each sequence and head, or pairs of them; y: of full ones without tensor maps, if
  *         results come in two slices of features, a CTA for each, which both find p and ds. They may come before the
  *         launch ahead has ended (grid_wait)
  * Block   a warpgroup: two problems of at most 32 rows and keys, or one. Its 64 query rows make s, p, dp, ds and dq;
  *         its 64 keys dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; p and ds in two parts of 16 bits, both at once or one after the
- *         other; cards: where the problems' rows are, or what counts boxes of them
+ *         other; problem descriptors: where the problems' rows are, or what counts boxes of them
  * Phases  load, dout and v while p is found; p to shared memory; dp; ds, in registers for dq, to shared memory
  *         for dk; results, each written while the next is multiplied
  *
  * No phase of a CTA hides another's latency: several CTAs share an SM. Where p and ds have one place, dv is done before
  * ds is stored there. Results lie, on their way to memory, in a tile that nobody reads any more. p and ds have two
- * parts of 16 bits, as in short/backward_sm80.cu. A launch of nothing but whole problems has an instance of its own,
- * without cards; where they are many, another, whose rows come by tensor maps. kernels/short/short.md has the figures,
- * reference/bounds.md section 11 what it may be off by. */
+ * parts of 16 bits, as in short/backward_sm80.cu. A launch of nothing but full problems has an instance of its own,
+ * without problem descriptors; where they are many, another, whose rows come by tensor maps. kernels/short/short.md has
+ * the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short/backward_sm90.h"
 #include "kernels/short/tma_maps.h"
 
@@ -42,12 +42,12 @@ struct layout {
     /* Of an SM: as many as registers or shared memory allow. */
     static constexpr int CTAS = DIM > 128 ? 1 : DIM > 64 ? (KEYS > 32 ? 3 : 2) : DIM > 32 ? 4 : 6;
     static constexpr bool HAS_ROOM = DIM > 32; /* in registers, for two products at once */
-    /* Many whole problems come by boxes; elsewhere copies by thread are as fast or faster. */
+    /* Many full problems come by boxes; elsewhere copies by thread are as fast or faster. */
     static constexpr bool MAY_HAVE_MAPS = DIM > 128 || (KEYS == 64 && DIM <= 64);
 };
 
-/* Problems: those that cards tell of; whole ones, which come by the copies of all threads; those of a launch of nothing
- * else, which come by boxes that one thread asks for. */
+/* Problems: those that problem descriptors tell of; full ones, which come by the copies of all threads; those of a
+ * launch of nothing else, which come by boxes that one thread asks for. */
 enum kind { ANY, WHOLE, BY_BOXES };
 
 /* Boxes of a problem's rows: of tiles in their order. */
@@ -117,7 +117,7 @@ DEVICE void take_own(float (&own)[shape::KEYS / 2], const float (&all)[ROWS / 2]
 
 /* Weights of a warp's 16 rows, to shared memory, and in registers. */
 template <typename T, typename shape>
-DEVICE void store_parts(uint16_t *w, weight_parts<shape::KEYS> &parts, const float (&weights)[shape::KEYS / 2])
+DEVICE void split_and_store(uint16_t *w, weight_parts<shape::KEYS> &parts, const float (&weights)[shape::KEYS / 2])
 {
     const unsigned to = offset<typename shape::weights>(warp_first() + lane() % 16, lane() / 16 * 8);
     UNROLL for (int j = 0; j < shape::KEYS / 16; ++j) {
@@ -206,7 +206,7 @@ enum { OF_DQ, OF_DK, OF_DV };
 
 /* Features x and up of a result. */
 template <typename shape, bool WHOLE>
-DEVICE void write_result(const backward_params &p, const card &c, int of, int x, uint16_t *tile,
+DEVICE void write_result(const backward_params &p, const backward_problem &c, int of, int x, uint16_t *tile,
                          const uint32_t (&pairs)[shape::slice::DIM / 4])
 {
     const forward_params &f = p.forward;
@@ -220,7 +220,7 @@ DEVICE void write_result(const backward_params &p, const card &c, int of, int x,
 
 /* Of the warp's problem, with results of SLICES slices: all, or the CTA's own. */
 template <typename T, typename shape, int SLICES, kind KIND>
-DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
+DEVICE void take_problems(const kernel_state<KIND> &state, const backward_problem &c)
 {
     constexpr bool IS_WHOLE = KIND != ANY;
     const int first_x = SLICES < shape::SLICES ? static_cast<int>(block_y()) * shape::slice::DIM : 0;
@@ -263,14 +263,14 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     wait_for<shape::HAS_ROOM ? 1 : 0>(s_of_all);
     take_own<shape>(weights, s_of_all);
     if (is_any_large(lse)) take_own_lse(weights, f.softmax_scale * LOG2_E, IS_WHOLE ? KEYS : c.used_k, lse);
-    find_weights(weights, f.softmax_scale * LOG2_E, lse);
+    recompute_weights(weights, f.softmax_scale * LOG2_E, lse);
     if (!is_full) hide(weights, c, own_row<shape>(), 0);
     if (shape::OVER_V) {
         wait_for<0>(dp_of_all);
         sync_threads(); /* v is free */
     }
     weight_parts<KEYS> parts;
-    store_parts<T, shape>(w_p, parts, weights);
+    split_and_store<T, shape>(w_p, parts, weights);
     if (!shape::HAS_ROOM)
         multiply_rows<T, operand, ROWS>(dp_of_all, descriptor<operand>(dout), descriptor<operand>(v));
     slice_sums<shape> sums;
@@ -297,7 +297,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
         take_sums<T, shape>(pairs, sums, 1);
         sync_threads(); /* p and dout are free */
     }
-    store_parts<T, shape>(w_ds, parts, dp);
+    split_and_store<T, shape>(w_ds, parts, dp);
     fence_proxy_async_shared();
     UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
         multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k + first_x * ROWS, KEYS * n));
@@ -327,7 +327,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     clear_rows<KEYS / 16>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
 }
 
-/* Of nothing but whole problems each thread finds by itself where their rows are: until it knows, all that a CTA does
+/* Of nothing but full problems each thread finds by itself where their rows are: until it knows, all that a CTA does
  * is to wait. */
 template <typename T, typename shape, bool ARE_WHOLE, bool HAS_MAPS>
 KERNEL(THREADS, shape::CTAS)
@@ -337,8 +337,8 @@ void short_backward_sm90_n64_kernel(const GRID_CONSTANT backward_params p, const
     constexpr unsigned PROBLEMS = shape::PROBLEMS, WARPS = shape::KEYS / 16; /* of a problem */
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
-    card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
-    load_barriers *const loaded = reinterpret_cast<load_barriers *>(cards); /* where there are no cards */
+    backward_problem *const problems = reinterpret_cast<backward_problem *>(q + shape::ALL_NUMBERS);
+    load_barriers *const loaded = reinterpret_cast<load_barriers *>(problems); /* in their place */
     const kernel_state<KIND> state = {p, maps, q, loaded};
     if (KIND == BY_BOXES && thread_x() == 0) {
         mbarrier_init(&loaded->q_k, 1);
@@ -348,15 +348,15 @@ void short_backward_sm90_n64_kernel(const GRID_CONSTANT backward_params p, const
     grid_wait();
     const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS, problem = block_x() * PROBLEMS + place;
     if constexpr (KIND != ANY) {
-        take_problems<T, shape, KIND == WHOLE ? 1 : shape::SLICES>(state, whole_card(p, problem));
+        take_problems<T, shape, KIND == WHOLE ? 1 : shape::SLICES>(state, full_problem(p, problem));
     } else {
-        if (warp() % WARPS == 0) find_card<typename shape::operand>(p, problem, cards[place]);
-        sync_threads(); /* the cards are there */
-        const card &first = cards[0], &last = cards[PROBLEMS - 1];
+        if (warp() % WARPS == 0) find_problem<typename shape::operand>(p, problem, problems[place]);
+        sync_threads(); /* the problem descriptors are there */
+        const backward_problem &first = problems[0], &last = problems[PROBLEMS - 1];
         const kernel_state<WHOLE> whole = {p, maps, q, loaded};
         if (!first.is_ours && !last.is_ours) return;
-        if (first.is_whole && last.is_whole) take_problems<T, shape, shape::SLICES>(whole, cards[place]);
-        else take_problems<T, shape, shape::SLICES>(state, cards[place]);
+        if (first.is_whole && last.is_whole) take_problems<T, shape, shape::SLICES>(whole, problems[place]);
+        else take_problems<T, shape, shape::SLICES>(state, problems[place]);
     }
 }
 
@@ -367,8 +367,8 @@ int launch_kind(const backward_params &p, const tile_maps<HAS_MAPS> &maps, void 
     const unsigned of_each = ARE_WHOLE && !HAS_MAPS ? shape::SLICES : 1;
     const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), of_each, 1},
                                {THREADS, 1, 1}, {1, 1, 1},
-                               shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
-                               shape::CTAS, true};
+                               shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(backward_problem),
+                               THREADS, shape::CTAS, true};
     return LAUNCH((short_backward_sm90_n64_kernel<T, shape, ARE_WHOLE, HAS_MAPS>), grid, stream, p, maps);
 }
 

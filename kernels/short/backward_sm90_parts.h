@@ -13,7 +13,7 @@ template <int DIM>
 using operand = short_shape<DIM, KEYS>;
 constexpr int HALF = KEYS / 2; /* of the keys, or of the rows */
 
-/* short/backward_sm90_n128_latency.cu: of a launch of whole problems, of which there are no more than SMs. */
+/* short/backward_sm90_n128_latency.cu: of a launch of full problems, of which there are no more than SMs. */
 extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_latency)(const struct backward_params *p, void *stream);
 
 /* p and ds lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
@@ -115,7 +115,7 @@ DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b,
 DEVICE unsigned group_first() { return shfl_idx(FULL_WARP, warp() / 4 % 2, 0) * 64; }
 DEVICE unsigned row_first() { return shfl_idx(FULL_WARP, warp() % 8 * 16, 0); }
 
-/* A warp's 16 rows of the CTA's problem, a whole one, DIM features from x on. */
+/* A warp's 16 rows of the CTA's problem, a full one, DIM features from x on. */
 template <int DIM>
 DEVICE void load_whole(uint16_t *to, const row_tensor &t, const backward_params &p, unsigned x = 0)
 {
@@ -136,7 +136,7 @@ DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
         }
 }
 
-/* Sums of a warp's 16 rows times a factor, for features from x on of the CTA's problem, a whole one. A lane has two
+/* Sums of a warp's 16 rows times a factor, for features from x on of the CTA's problem, a full one. A lane has two
  * features of every eight; of 32, the four lanes of a row exchange them, so that each stores eight side by side, and a
  * quad 64 bytes of the row. */
 template <typename T, int DIM>

@@ -1,5 +1,5 @@
-/* forward_sm90.h - what the forward kernels of whole short sequences on Hopper share: cards, loads, the softmax of all
- * keys at once, outputs. */
+/* forward_sm90.h - what the forward kernels of whole short sequences on Hopper share: problem descriptors, loads, the
+ * softmax of all keys at once, outputs. */
 #ifndef ATTEST_KERNELS_SHORT_FORWARD_SM90_H
 #define ATTEST_KERNELS_SHORT_FORWARD_SM90_H
 
@@ -7,7 +7,7 @@
 #include "kernels/shared/params.h"
 
 /* What a problem's threads know of it. */
-struct card {
+struct forward_problem {
     char *rows[5]; /* the first ones, in the order of their tensors in forward_params */
     int32_t seqlen_q, used_q, used_k;
     bool is_ours;
@@ -18,7 +18,7 @@ static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE
 
 /* By a lane for each tensor, of which this is one. */
 template <typename shape>
-DEVICE void find_card(const forward_params &p, unsigned problem, card &c, unsigned tensor = lane())
+DEVICE void find_problem(const forward_params &p, unsigned problem, forward_problem &c, unsigned tensor = lane())
 {
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
     if (b >= p.batch) { /* past the last */
@@ -44,13 +44,13 @@ DEVICE void find_card(const forward_params &p, unsigned problem, card &c, unsign
     }
 }
 
-/* The same of a problem that is whole, and this launch's. Not for shared memory: of its rows, what is not asked for is
+/* The same of a problem that is full, and this launch's. Not for shared memory: of its rows, what is not asked for is
  * not found. */
 template <typename shape>
-DEVICE card whole_card(const forward_params &p, unsigned problem)
+DEVICE forward_problem full_problem(const forward_params &p, unsigned problem)
 {
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
-    card c = {{}, shape::KEYS, shape::KEYS, shape::KEYS, true, true};
+    forward_problem c = {{}, shape::KEYS, shape::KEYS, shape::KEYS, true, true};
     UNROLL for (int n = 0; n <= LSE; ++n) {
         const row_tensor &t = (&p.q)[n];
         const unsigned of = n == K || n == V ? quotient(head, p.by_group) : head;
@@ -59,7 +59,7 @@ DEVICE card whole_card(const forward_params &p, unsigned problem)
     return c;
 }
 
-/* On the host. Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's
+/* On the host. Whether all problems are full, and are in full pairs where they come in pairs. All are this launch's
  * then: sequences of one length have one kernel. */
 template <typename shape>
 static inline bool are_whole(const forward_params &p)
@@ -73,7 +73,7 @@ static inline bool are_whole(const forward_params &p)
 /* q, k and v of a CTA's problems, one after the other, each thread its part of one, c's. is_ours: one of them is this
  * launch's. */
 template <typename shape, int THREADS>
-DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card &c, bool is_ours)
+DEVICE void load_tiles(uint16_t *q, const forward_params &p, const forward_problem &c, bool is_ours)
 {
     uint16_t *const k = q + shape::TILE * shape::DIM, *const v = k + shape::TILE * shape::DIM;
     if (c.is_whole) {
@@ -104,14 +104,14 @@ struct row_sums {
 };
 
 /* A row of 128 keys need not know its maximum: that of the first 16 keys is as good, as long as the sum of all weights
- * is at most MOST_WEIGHT. Where it is more, or NaN, as with infinite scores, a problem is taken once more. */
+ * is at most MOST_WEIGHT. Where it is more, or NaN, as with infinite scores, a problem is retried. */
 enum { NEAR_KEYS = 16, MOST_KEYS = 128 };
 constexpr float MOST_WEIGHT = 0x1p15f;
 
 /* Scores times c to weights 2^(c s - m), m the row's maximum: of `used` keys, 0 of the others. is_near: m is that of
  * the first NEAR_KEYS keys; none is missing then. */
 template <int KEYS>
-DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
+DEVICE row_sums find_softmax_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
 {
     row_sums out;
     if (used < KEYS) {
@@ -154,7 +154,7 @@ DEVICE bool are_all(const bool (&facts)[COUNT])
 
 /* Of a warp's 16 rows of o, a lane's first: it stores rows lane / CHUNKS, + STEP ..., eight features each. */
 template <int DIM>
-DEVICE row_pointer first_row_of_o(const forward_params &p, const card &c, unsigned warp_row)
+DEVICE row_pointer first_row_of_o(const forward_params &p, const forward_problem &c, unsigned warp_row)
 {
     const int64_t row = warp_row + lane() / CHUNKS<DIM>;
     return {c.rows[O] + row * p.o.seqlen * 2, p.o.dtype, p.o.by_four, p.head_dim_v};
@@ -162,7 +162,7 @@ DEVICE row_pointer first_row_of_o(const forward_params &p, const card &c, unsign
 
 /* lse = ln 2 (m + log2 sum p) of a warp's rows, from warp_row on, of which `rows` are in memory, and those from `seen`
  * on see no key: of row lane / 4 by the first of four lanes, of the eighth after it by the second. */
-DEVICE void write_lse(const forward_params &p, const card &c, unsigned warp_row, const row_sums &sums,
+DEVICE void write_lse(const forward_params &p, const forward_problem &c, unsigned warp_row, const row_sums &sums,
                       const float (&sum)[2], int rows, int seen)
 {
     const int half = lane() % 4 == 0 ? 0 : 1, row = static_cast<int>(lane() / 4) + 8 * half;
@@ -174,7 +174,7 @@ DEVICE void write_lse(const forward_params &p, const card &c, unsigned warp_row,
 
 /* Rows from `first` on that no product has: past the last in use, they are (0, -inf). By WARPS neighbouring ones. */
 template <unsigned WARPS>
-DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
+DEVICE void write_empty_rows(const forward_params &p, const forward_problem &c, int first)
 {
     ROLLED for (int row = first + static_cast<int>(warp() % WARPS); row < c.seqlen_q; row += WARPS) {
         uint16_t *const o = reinterpret_cast<uint16_t *>(c.rows[O] + row * p.o.seqlen * 2);

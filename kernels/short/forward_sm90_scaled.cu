@@ -8,13 +8,14 @@
  * instructions that make 16 bits of a weight. What p is multiplied with must be fp16, too: v, multiplied by a power of
  * two as shared/scaled_fp16.h has it, and o by the inverse one.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
- *         before the launch ahead has ended (grid_wait)
+ * Grid    x: persistent CTAs; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the previous launch has ended (grid_wait)
  * Block   a warpgroup: rows 0 .. 63, then, if there are any, the others
- * Shared  q, k and v, as wgmma reads them, of two problems; o in the place of q; cards: where the problems' rows are,
- *         which launches of nothing but whole problems do without; what warps tell each other of v and of the weights
- * Phases  cards; load q, k and v; scale v; for each 64 rows: s = q k^T, softmax over all keys, o = p v, write o; all of
- *         it once more where the maximum of a row is far above that of the first keys
+ * Shared  q, k and v, as wgmma reads them, of two problems; o in the place of q; problem descriptors: where the
+ *         problems' rows are, which launches of nothing but full problems do without; what warps tell each other of v
+ *         and of the weights
+ * Phases  problem descriptors; load q, k and v; scale v; for each 64 rows: s = q k^T, softmax over all keys, o = p v,
+ *         write o; all of it once more where the maximum of a row is far above that of the first keys
  *
  * The next problem's rows are loaded while this one's are used: asked for behind the last fence, which would wait for
  * them. A thread scales what it has loaded itself, and so needs no barrier before it looks for the largest number.
@@ -25,13 +26,13 @@
 namespace {
 
 enum { THREADS = 128, WARPS = THREADS / 32, MIN_BLOCKS = 4, KEYS = MOST_KEYS, DIM = 32 };
-enum { PLACES = 2, CARDS = 2 * PLACES }; /* for the tiles of problems; cards of a round of problems, and of the next */
+enum { PLACES = 2, SLOTS = 2 * PLACES }; /* of tiles; of problem descriptors, of a round and the next */
 typedef short_shape<DIM, KEYS> operand;
 constexpr int TILE = KEYS * DIM; /* numbers */
 
 struct shared_memory {
     uint16_t tiles[PLACES][3 * TILE]; /* q, k and v of a problem, and of the next */
-    card cards[CARDS];
+    forward_problem problems[SLOTS];
     uint32_t exponents[WARPS]; /* of the largest number that a warp has of v */
     bool is_right[2][WARPS];   /* of a problem, and of the next */
 };
@@ -74,7 +75,7 @@ DEVICE int scale_values(shared_memory &m, uint16_t *q, const own_values &values)
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* o = p v of 64 rows of weights. */
-DEVICE void multiply_weights(float (&o)[DIM / 2], const float (&p)[KEYS / 2], uint64_t v)
+DEVICE void multiply_scaled_values(float (&o)[DIM / 2], const float (&p)[KEYS / 2], uint64_t v)
 {
     uint32_t w[KEYS / 16][4];
     UNROLL for (int n = 0; n < KEYS / 4; ++n) w[n / 4][n % 4] = pack_f16x2(p[2 * n], p[2 * n + 1]);
@@ -87,10 +88,11 @@ DEVICE void multiply_weights(float (&o)[DIM / 2], const float (&p)[KEYS / 2], ui
     wait_for<0>(o);
 }
 
-/* Rows first .. first + 63. WHOLE: none is missing, nor a key. is_near: as find_weights has it; false comes back if
- * that was wrong. by: what o is multiplied by. */
+/* Rows first .. first + 63. WHOLE: none is missing, nor a key. is_near: as find_softmax_weights has it; false comes
+ * back if that was wrong. by: what o is multiplied by. */
 template <bool WHOLE>
-DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int first, bool is_near, float by)
+DEVICE bool take_scaled_rows(const forward_params &p, const forward_problem &c, uint16_t *q, int first, bool is_near,
+                             float by)
 {
     const uint16_t *const k = q + TILE, *const v = k + TILE;
     const int warp_row = first + static_cast<int>(warp()) * 16;
@@ -100,8 +102,8 @@ DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     const row_pointer o_row = first_row_of_o<DIM>(p, c, static_cast<unsigned>(warp_row));
     multiply_rows<bf16, operand, KEYS>(s, descriptor<operand>(q, static_cast<unsigned>(first)), descriptor<operand>(k));
     wait_for<0>(s);
-    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
-    multiply_weights(o, s, descriptor<operand>(v));
+    const row_sums sums = find_softmax_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
+    multiply_scaled_values(o, s, descriptor<operand>(v));
     if (rows <= 0) return true;
     /* o = sum p v / sum p */
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
@@ -115,27 +117,27 @@ DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int f
 
 /* Whether the weights of the warp's rows are right: always, unless is_near. */
 template <bool WHOLE>
-DEVICE bool take_problem(const forward_params &p, const card &c, uint16_t *q, bool is_near, float by)
+DEVICE bool take_problem(const forward_params &p, const forward_problem &c, uint16_t *q, bool is_near, float by)
 {
     const int used_q = WHOLE ? KEYS : c.used_q;
     bool is_right = true;
     int row = 0;
-    ROLLED for (; row < used_q; row += ROWS) is_right &= take_rows<WHOLE>(p, c, q, row, is_near, by);
+    ROLLED for (; row < used_q; row += ROWS) is_right &= take_scaled_rows<WHOLE>(p, c, q, row, is_near, by);
     if (!WHOLE) write_empty_rows<WARPS>(p, c, row);
     return is_right;
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Cards of a round: a problem's for each place. By one warp. */
-DEVICE void find_cards(card *cards, const forward_params &p, unsigned first, unsigned step)
+/* Problem descriptors of a round: a problem's for each place. By one warp. */
+DEVICE void find_problems(forward_problem *problems, const forward_params &p, unsigned first, unsigned step)
 {
-    constexpr unsigned LANES = 8; /* of a card: at least one for each tensor */
+    constexpr unsigned LANES = 8; /* of a problem descriptor: at least one for each tensor */
     const unsigned n = lane() / LANES;
-    if (n < PLACES) find_card<operand>(p, first + n * step, cards[n], lane() % LANES);
+    if (n < PLACES) find_problem<operand>(p, first + n * step, problems[n], lane() % LANES);
 }
 
-/* ALL_WHOLE: nothing but whole problems is asked for, so that every thread finds by itself where their rows are. */
+/* ALL_WHOLE: nothing but full problems is asked for, so that every thread finds by itself where their rows are. */
 template <bool ALL_WHOLE>
 KERNEL(THREADS, MIN_BLOCKS)
 void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
@@ -146,24 +148,24 @@ void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, cons
     const share own = own_share(by_ctas);
     unsigned first = own.first;
     if (ALL_WHOLE) {
-        load_tiles<operand, THREADS>(m.tiles[0], p, whole_card<operand>(p, first), true);
+        load_tiles<operand, THREADS>(m.tiles[0], p, full_problem<operand>(p, first), true);
     } else {
-        if (warp() == 0) find_cards(m.cards, p, first, own.step);
-        sync_threads(); /* the first cards are there */
-        load_tiles<operand, THREADS>(m.tiles[0], p, m.cards[0], m.cards[0].is_ours);
+        if (warp() == 0) find_problems(m.problems, p, first, own.step);
+        sync_threads(); /* the first problem descriptors are there */
+        load_tiles<operand, THREADS>(m.tiles[0], p, m.problems[0], m.problems[0].is_ours);
     }
     ROLLED for (unsigned n = 0;;) {
         uint16_t *const other_tiles = m.tiles[(n + 1) % PLACES];
         own_values values = {};
-        const bool are_asked = first < own.end && (ALL_WHOLE || m.cards[n % CARDS].is_ours);
+        const bool are_asked = first < own.end && (ALL_WHOLE || m.problems[n % SLOTS].is_ours);
         wait_for_tiles(m, values, m.tiles[n % PLACES], are_asked);
-        /* The next cards are there, too, and the last problem is done with, or comes again, by the maxima of all keys:
+        /* The next descriptors are there, too, and the last problem is done with, or comes again, by all maxima:
          * o took the place of its q, and its v is scaled, so all is loaded once more. */
         const bool is_again = n > 0 && !are_all(m.is_right[(n - 1) % 2]);
         const unsigned item = is_again ? n - 1 : n, problem = is_again ? first - own.step : first;
-        const card &c = m.cards[item % CARDS];
+        const forward_problem &c = m.problems[item % SLOTS];
         if (is_again) {
-            if (ALL_WHOLE) load_tiles<operand, THREADS>(other_tiles, p, whole_card<operand>(p, problem), true);
+            if (ALL_WHOLE) load_tiles<operand, THREADS>(other_tiles, p, full_problem<operand>(p, problem), true);
             else load_tiles<operand, THREADS>(other_tiles, p, c, true);
             wait_for_tiles(m, values, other_tiles, true);
         } else if (first >= own.end) {
@@ -175,14 +177,14 @@ void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, cons
         const bool loads = !is_again && first + own.step < own.end;
         bool is_right = true;
         if (ALL_WHOLE) {
-            const card whole = whole_card<operand>(p, problem);
-            if (loads) load_tiles<operand, THREADS>(other_tiles, p, whole_card<operand>(p, first + own.step), true);
+            const forward_problem whole = full_problem<operand>(p, problem);
+            if (loads) load_tiles<operand, THREADS>(other_tiles, p, full_problem<operand>(p, first + own.step), true);
             is_right = take_problem<true>(p, whole, tiles, !is_again, by);
         } else {
-            const card &next = m.cards[(n + 1) % CARDS];
+            const forward_problem &next = m.problems[(n + 1) % SLOTS];
             if (loads) load_tiles<operand, THREADS>(other_tiles, p, next, next.is_ours);
             if (loads && n % PLACES == 0 && warp() == 0)
-                find_cards(&m.cards[(n + PLACES) % CARDS], p, first + PLACES * own.step, own.step);
+                find_problems(&m.problems[(n + PLACES) % SLOTS], p, first + PLACES * own.step, own.step);
             const bool is_near = !is_again && c.used_k == KEYS;
             if (c.is_whole) is_right = take_problem<true>(p, c, tiles, is_near, by);
             else if (is_ours) is_right = take_problem<false>(p, c, tiles, is_near, by);
