@@ -31,24 +31,24 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Problem n of a CTA has problem descriptor n % SLOTS. AT_ONCE are found at once, by a warp: while dv of the first of
- * those before them is computed, when nobody needs the problem descriptors before that one any more. */
+/* Problem n of a CTA has problem descriptor n % SLOTS. A warp finds AT_ONCE of them together, while dv of the first of
+ * the AT_ONCE problems before them is computed: nobody needs the descriptors before that one any more. */
 enum { TENSORS = DV + 1, AT_ONCE = 32 / TENSORS, SLOTS = 2 * AT_ONCE };
 
 template <int DIM>
 struct layout {
     static constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
-    static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* of an SM: as many as shared memory allows */
-    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many full problems, where there are maps */
+    static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* on an SM, as many as shared memory allows */
+    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* for many full problems, where there are maps */
     static constexpr bool HAS_ROOM = CTAS == 1;    /* for a fifth tile; in registers */
-    static constexpr bool SHARES_V = DIM == 64;    /* with a part of ds, and then of p */
+    static constexpr bool SHARES_V = DIM == 64;    /* v's place is also that of a part of ds, and then of p */
     static constexpr bool STAGES_IN_DS = DIM == HALF; /* a warp stages dv where its own ds comes to lie */
     static constexpr int TILES = HAS_ROOM ? 5 : SHARES_V ? 3 : 4;
     static_assert(!SHARES_V || TILE == PART, "v has the place of a part");
 };
 
-/* Problems: those that problem descriptors tell of; one of them that is full; those of a launch of nothing but full
- * ones, which are known by their number, where the others are by that of their problem descriptor. */
+/* There are three kinds of problems: those that problem descriptors describe; such a one that is full; and those of a
+ * launch of full ones only, which are known by their number, where the others are known by that of their descriptor. */
 enum kind { ANY, WHOLE, ALL_WHOLE };
 
 template <int DIM>
@@ -57,15 +57,15 @@ struct shared_memory {
     uint16_t w[4 * layout<DIM>::PART];
     backward_problem problems[SLOTS];
     share left; /* problems that are to be asked about */
-    mbarrier loaded[2]; /* of launches of full ones: q and k, dout and v; all four in the first where there is room */
+    mbarrier loaded[2]; /* for launches of full ones: q and k, dout and v; all four in the first where there is room */
 };
 static_assert(sizeof(shared_memory<32>) <= 113 * 1024 && sizeof(shared_memory<64>) <= 113 * 1024 &&
                   sizeof(shared_memory<128>) <= 227 * 1024,
               "of an SM's 228 KB, 1 KB for each CTA is the chip's");
 
-/* What a tile is used for. Where there is a spare one, the next problem's q is loaded into it, and then each tensor's
- * into what this problem needs no more: its v into this one's q, k into v, dout into k. So with every problem a tile
- * goes on to the next use, and `turn` goes from 4 down to 0. */
+/* Says what a tile is used for. Where there is a spare one, the next problem's q is loaded into it, and then each
+ * tensor into the tile that this problem needs no more: the next v into this q, k into v, dout into k. So with every
+ * problem a tile goes on to the next use, and `turn` goes from 4 down to 0. */
 enum use { SPARE, OF_Q, OF_V, OF_K, OF_DOUT, USES };
 
 template <int DIM>
@@ -76,7 +76,7 @@ DEVICE uint16_t *tile_of(shared_memory<DIM> &m, unsigned use, unsigned turn)
     return m.tiles[use == OF_DOUT && layout<DIM>::SHARES_V ? 1 : use - 1];
 }
 
-/* Boxes of 16 rows, which are a warp's: of q, k, v, dout, dq, dk and dv. */
+/* A box has 16 rows, those of a warp, of q, k, v, dout, dq, dk or dv. */
 enum { BOX_ROWS = 16, MAPS = 7 };
 template <bool ARE_WHOLE>
 struct tile_maps {};
@@ -86,7 +86,7 @@ struct tile_maps<true> {
 };
 DEVICE constexpr int map_of(int tensor) { return tensor < O ? tensor : tensor - DOUT + 3; }
 
-/* What all of a kernel's functions share. */
+/* Holds what all of a kernel's functions share. */
 template <int DIM, kind KIND>
 struct kernel_state {
     const backward_params &p;
@@ -94,14 +94,14 @@ struct kernel_state {
     shared_memory<DIM> &m;
 };
 
-/* The problem descriptors of this launch's first problems among those left to the CTA, to which only those after them
- * are left then. By one warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it
- * takes. */
+/* Finds the problem descriptors of this launch's first problems among those left to the CTA, and then leaves it only
+ * those after them. One warp does it: it asks 32 problems whose they are, and has a lane for each tensor of those that
+ * it takes. */
 template <int DIM>
 DEVICE void find_problems(const backward_params &p, share &left, backward_problem *problems)
 {
     const share all = left;
-    const unsigned own = lane() / TENSORS; /* which of those found */
+    const unsigned own = lane() / TENSORS; /* which of those found is this lane's */
     unsigned next = all.first, found = 0, problem = 0;
     ROLLED for (unsigned first = next; found < AT_ONCE && first < all.end; first += 32 * all.step) {
         const unsigned asked = first + lane() * all.step;
@@ -121,7 +121,7 @@ DEVICE void find_problems(const backward_params &p, share &left, backward_proble
     if (lane() == 0) left.first = next;
 }
 
-/* Of a full problem, by tensor maps. */
+/* Loads a warp's rows of a full problem by tensor maps. */
 template <int TENSOR, int DIM>
 DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem)
 {
@@ -138,7 +138,7 @@ DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsign
     sync_warp(FULL_WARP);
 }
 
-/* Whether there is a problem n; problems that no problem descriptor tells of end before `end`. */
+/* Returns whether there is a problem n; problems without a problem descriptor end before `end`. */
 template <int DIM, kind KIND>
 DEVICE bool is_there(const kernel_state<DIM, KIND> &k, unsigned n, unsigned end)
 {
@@ -151,7 +151,7 @@ DEVICE unsigned next_of(unsigned n, const share &all)
     return KIND == ALL_WHOLE ? n + all.step : (n + 1) % SLOTS;
 }
 
-/* A warp's 16 rows of problem n. */
+/* Loads a warp's 16 rows of problem n. */
 template <int TENSOR, int DIM, kind KIND>
 DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n)
 {
@@ -166,14 +166,14 @@ DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n
     }
 }
 
-/* The loads since the last time are a group; boxes are counted by their barriers. */
+/* Makes the loads since the last call a group; boxes are counted by their barriers. */
 template <kind KIND>
 DEVICE void commit_loads()
 {
     if (KIND != ALL_WHOLE) cp_async_commit();
 }
 
-/* lse of a lane's rows, 0 where they are not in use: as it is, so that nothing waits for it yet. */
+/* Asks for lse of a lane's rows, 0 where they are not in use. It is not converted yet, so that nothing waits for it. */
 template <int DIM, kind KIND>
 DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned n)
 {
@@ -193,7 +193,8 @@ DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned 
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Of a full problem, by tensor maps. Lane 0 waits until what was staged has been read, but of dv, which is last. */
+/* Stores a warp's rows of a full problem by tensor maps. Lane 0 waits until what was staged has been read, except for
+ * dv, which is last. */
 template <int TENSOR, int DIM>
 DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, const uint16_t *tile)
 {
@@ -209,7 +210,8 @@ DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, c
     if (TENSOR != DV) bulk_wait_read<0>();
 }
 
-/* A warp's 16 rows, staged in `tile`; those past the last in use are zero, or all if nothing is on the other side. */
+/* Writes a warp's 16 rows, staged in `tile`; those past the last in use are zero, or all of them if nothing is on the
+ * other side. */
 template <int TENSOR, int DIM, kind KIND>
 DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t *tile)
 {
@@ -228,12 +230,12 @@ DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t 
                                  {c.rows[TENSOR] + row * t.seqlen * 2, t.dtype, t.by_four, length}, in_memory,
                                  seen < in_memory ? seen : 16, KIND == WHOLE); /* rows that are not written need no 0 */
     }
-    sync_warp(FULL_WARP); /* what was staged is read, but of boxes of dv */
+    sync_warp(FULL_WARP); /* what was staged is read, except for boxes of dv */
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Problem n of the CTA, where its tiles are (`turn`), and the one after it, if is_there(state, next, end). */
+/* Names problem n of the CTA, where its tiles are (`turn`), and the problem after it, if is_there(state, next, end). */
 struct step {
     unsigned n, turn, parity, next, end;
 };
@@ -244,14 +246,14 @@ DEVICE const backward_problem &problem_of(const kernel_state<DIM, KIND> &state, 
     return state.m.problems[KIND == ALL_WHOLE ? 0 : n]; /* boxes do not read it */
 }
 
-/* softmax_scale is loaded when it is needed. */
+/* Returns softmax_scale, which is loaded when it is needed. */
 template <int DIM, kind KIND>
 DEVICE const float &scale_of(const kernel_state<DIM, KIND> &state, unsigned n)
 {
     return KIND == ALL_WHOLE ? state.p.forward.softmax_scale : problem_of(state, n).scale;
 }
 
-/* Waits until q and k are complete and wgmma may read them; where there is room, dout and v, too. */
+/* Waits until q and k are complete and wgmma may read them, and dout and v, too, where there is room. */
 template <int DIM, kind KIND>
 DEVICE void wait_for_tiles(shared_memory<DIM> &m, unsigned parity)
 {
@@ -266,7 +268,7 @@ DEVICE void wait_for_tiles(shared_memory<DIM> &m, unsigned parity)
     }
 }
 
-/* Whether all rows of the warp and all keys of a half are in use, so that hide() has nothing to do there. */
+/* Says whether all rows of the warp and all keys of a half are in use, so that hide() has nothing to do there. */
 typedef bool full_halves[2];
 
 template <kind KIND>
@@ -278,7 +280,7 @@ DEVICE void find_full_halves(full_halves &is_full, const backward_problem &c)
     is_full[1] = IS_WHOLE || (has_rows && c.used_k == KEYS);
 }
 
-/* s becomes p in one half of the keys. */
+/* Turns s into p in one half of the keys. */
 DEVICE void find_half(half_row (&s)[2], unsigned half, float factor, const float (&lse)[2], const full_halves &is_full,
                       const backward_problem &c)
 {
@@ -291,7 +293,7 @@ DEVICE void find_delta(float (&delta)[2], const row_sums &sums)
     UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
 }
 
-/* Operands of the products of a warpgroup's rows with either half of the keys. */
+/* Holds the operands of the products of a warpgroup's rows with either half of the keys. */
 template <int DIM>
 struct row_operands {
     uint64_t q, dout, k[2], v[2];
@@ -307,7 +309,7 @@ DEVICE row_operands<DIM> find_operands(shared_memory<DIM> &m, unsigned turn)
             {descriptor<operand<DIM>>(tile_of(m, OF_V, turn)), descriptor<operand<DIM>>(tile_of(m, OF_V, turn), HALF)}};
 }
 
-/* The epilogue of dk; ds is free then, and p takes its place. */
+/* This is the epilogue of dk; ds is free then, and p takes its place. */
 template <typename T, int DIM, kind KIND>
 DEVICE void stage_dk_and_p(const kernel_state<DIM, KIND> &state, const step &at, float (&dk)[DIM / 2],
                            const half_row (&p)[2])
@@ -323,7 +325,7 @@ DEVICE void stage_dk_and_p(const kernel_state<DIM, KIND> &state, const step &at,
     sync_threads(); /* p is complete */
 }
 
-/* dv, rounded. While it is computed, dk is written, and the next problem's tensor NEXT loaded in its place. */
+/* Computes dv, rounded. In the meantime dk is written, and the next problem's tensor NEXT is loaded in its place. */
 template <typename T, int NEXT, int DIM, kind KIND>
 DEVICE void find_dv(uint32_t (&pairs)[DIM / 4], const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2])
 {
@@ -331,7 +333,7 @@ DEVICE void find_dv(uint32_t (&pairs)[DIM / 4], const kernel_state<DIM, KIND> &s
     float dv[DIM / 2];
     multiply_weights<T, DIM, true>(dv, m.w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, at.turn)), own_first());
     write_result<DK>(state, at.n, tile_of(m, OF_Q, at.turn));
-    lse[0] = lse[1] = 0; /* this problem's are not needed any more: registers */
+    lse[0] = lse[1] = 0; /* frees registers: this problem's lse is not needed any more */
     if (is_there(state, at.next, at.end)) {
         load_tile<NEXT>(tile_of(m, OF_Q, at.turn), state, at.next);
         commit_loads<KIND>();
@@ -343,7 +345,7 @@ DEVICE void find_dv(uint32_t (&pairs)[DIM / 4], const kernel_state<DIM, KIND> &s
     round_sums<T, DIM>(pairs, dv, 1, 1);
 }
 
-/* The epilogue of dv, and rows of all results that no product has. */
+/* This is the epilogue of dv, and clears rows of all results that no product has. */
 template <int DIM, kind KIND>
 DEVICE void finish_problem(const kernel_state<DIM, KIND> &state, unsigned n, const uint32_t (&dv)[DIM / 4])
 {
@@ -359,9 +361,9 @@ DEVICE void finish_problem(const kernel_state<DIM, KIND> &state, unsigned n, con
     clear_rows<THREADS / 32>(p.dv, c.rows[DV], p.forward.head_dim_v, first, c.seqlen_k);
 }
 
-/* ---- where two CTAs share an SM: dp of half of the keys at once, twice; dq from ds in shared memory ------------- */
+/* ---- two CTAs share an SM: dp of half of the keys at once, twice; dq from ds in shared memory -------------------  */
 
-/* p in place of s, and delta. */
+/* Puts p in place of s, and finds delta. */
 template <typename T, int DIM, kind KIND>
 DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, const row_operands<DIM> &of,
                              const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
@@ -384,7 +386,7 @@ DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, 
     } else {
         cp_async_wait<0>();
         fence_proxy_async_shared();
-        sync_threads(); /* dout and v, too */
+        sync_threads(); /* dout and v are complete, too */
     }
     multiply_rows<T, operand<DIM>, HALF>(dp, of.dout, of.v[1]);
     wait_for<0>(dp);
@@ -395,14 +397,14 @@ DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, 
     find_delta(delta, sums);
 }
 
-/* ds to shared memory; dp is that of the first half of the keys. */
+/* Stores ds in shared memory; dp is that of the first half of the keys. */
 template <typename T, int DIM, kind KIND>
 DEVICE void store_ds(half_row &dp, const half_row (&p)[2], const float (&delta)[2], const row_operands<DIM> &of,
                      const kernel_state<DIM, KIND> &state, const step &at, const full_halves &is_full)
 {
     if (KIND == ALL_WHOLE && layout<DIM>::STAGES_IN_DS) {
         if (lane() == 0) bulk_wait_read<0>();
-        sync_warp(FULL_WARP); /* dv of before has left */
+        sync_warp(FULL_WARP); /* what was staged of the last dv has left */
     }
     UNROLL for (unsigned half = 0; half < 2; ++half) {
         if (half == 1) {
@@ -460,9 +462,9 @@ DEVICE void take_problem_of_two_ctas(const kernel_state<DIM, KIND> &state, const
     finish_problem(state, at.n, pairs);
 }
 
-/* ---- where a CTA has an SM alone: all of dp at once; dq from ds in registers; the next problem is loaded early --- */
+/* ---- a CTA has an SM alone: all of dp at once; dq from ds in registers; the next problem is loaded early --------- */
 
-/* p in place of s, dp, and delta. */
+/* Puts p in place of s, and finds dp and delta. */
 template <typename T, int DIM, kind KIND>
 DEVICE void find_p_dp_and_delta(half_row (&s)[2], half_row (&dp)[2], float (&delta)[2], const row_operands<DIM> &of,
                                 const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
@@ -493,7 +495,7 @@ DEVICE void find_p_dp_and_delta(half_row (&s)[2], half_row (&dp)[2], float (&del
     find_delta(delta, sums);
 }
 
-/* ds to shared memory, and dq. */
+/* Stores ds in shared memory, and computes dq. */
 template <typename T, int DIM, kind KIND>
 DEVICE void find_dq(float (&dq)[DIM / 2], half_row (&dp)[2], const half_row (&p)[2], const float (&delta)[2],
                     const row_operands<DIM> &of, const kernel_state<DIM, KIND> &state, const step &at,
@@ -546,7 +548,8 @@ DEVICE void take_problem_of_one_cta(const kernel_state<DIM, KIND> &state, const 
     finish_problem(state, at.n, pairs);
 }
 
-/* Computes a problem whose tiles are being loaded, and loads the next one's. lse is its own, then the next one's. */
+/* Computes a problem whose tiles are being loaded, and loads the next one's. lse is that of this problem at first, and
+ * of the next one at last. */
 template <typename T, int DIM, kind KIND>
 DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const share &all, unsigned turn,
                          unsigned parity, float (&lse)[2])
@@ -612,7 +615,7 @@ int launch(const backward_params &p, const work &by_ctas, const tile_maps<ARE_WH
     return LAUNCH((short_backward_sm90_n128_kernel<T, DIM, ARE_WHOLE>), grid, stream, p, maps, by_ctas);
 }
 
-/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Whole problems have the same bits in
+/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Full problems have the same bits in
  * all three. */
 template <typename T, int DIM>
 int launch_tile(const backward_params &p, void *stream)
@@ -635,7 +638,7 @@ template <typename T>
 int launch_width(const backward_params &p, void *stream)
 {
     const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
-    if constexpr (IS_F16<T>) /* of bf16 they are short_backward_sm90_n128_scaled's */
+    if constexpr (IS_F16<T>) /* those of bf16 are short_backward_sm90_n128_scaled's */
         if (widest <= 32) return launch_tile<T, 32>(p, stream);
     if (widest <= 64) return launch_tile<T, 64>(p, stream);
     return launch_tile<T, 128>(p, stream);

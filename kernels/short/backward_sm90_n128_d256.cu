@@ -26,20 +26,20 @@ namespace {
 enum { THREADS = 256, KEYS = 128, DIM = 256 };
 using operand = short_shape<DIM, KEYS>;
 
-/* Features of v that are in shared memory at once. */
+/* This many features of v are in shared memory at once. */
 enum { HALF_DIM = DIM / 2 };
 using half_operand = short_shape<HALF_DIM, KEYS>;
 
-/* Features of dq that are summed at once; of dk and dv it is half of them. Heads of at most DIM - SLICE features lack
- * the last slice: s and dp are products without it. */
+/* This many features of dq are summed at once, and half as many of dk and dv. Heads of at most DIM - SLICE features
+ * lack the last slice: s and dp are products without it. */
 enum { SLICE = 64 };
 using slice = short_shape<SLICE, KEYS>;
 using narrow_operand = short_shape<DIM - SLICE, KEYS>;
 
-/* What is waited for at once: dout and half of v; q and k; the rest of v. */
+/* These loads are waited for together: dout and half of v; q and k; the rest of v. */
 enum loads { DOUT_V, Q_K, REST_OF_V, LOADS };
 
-/* Boxes of a problem's rows. */
+/* A box has rows of q, k, v or dout. */
 enum { MAPS = 4 };
 template <bool BY_BOXES>
 struct tile_maps {};
@@ -58,13 +58,13 @@ struct shared_memory {
     };
 };
 
-/* From feature x on. */
+/* Advances a descriptor to feature x. */
 DEVICE uint64_t advance(uint64_t operand_descriptor, unsigned x)
 {
     return wgmma_advance(operand_descriptor, offset<operand>(0, x) * 2);
 }
 
-/* What all of a CTA's threads share. */
+/* Holds what all of a CTA's threads share. */
 template <bool BY_BOXES>
 struct kernel_state {
     const backward_params &p;
@@ -73,7 +73,7 @@ struct kernel_state {
     const backward_problem &c;
 };
 
-/* An operand's features, from the x-th of a tensor's on. By all threads, or, boxes, by one. */
+/* Loads an operand's features, from the x-th of a tensor's on. All threads copy; boxes are asked for by one. */
 template <int TENSOR, loads WITH, typename shape, bool BY_BOXES>
 DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
 {
@@ -103,7 +103,7 @@ DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
     }
 }
 
-/* Until they are complete, and wgmma may read them; PENDING groups of them were asked for later. */
+/* Waits until loads are complete, and wgmma may read them; PENDING groups of them were asked for later. */
 template <loads WHICH, int PENDING, bool BY_BOXES>
 DEVICE void wait_for_loads(const kernel_state<BY_BOXES> &state)
 {
@@ -116,17 +116,17 @@ DEVICE void wait_for_loads(const kernel_state<BY_BOXES> &state)
     }
 }
 
-/* Of the second half of the features. */
+/* Returns the descriptor of the second half of the features. */
 DEVICE uint64_t descriptor_of_half(const uint16_t *tile) { return advance(descriptor<operand>(tile), HALF_DIM); }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* They lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
+/* Weights lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
 using of_weights = short_shape<64, KEYS>;
 DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * half + part) * KEYS * 64; }
 static_assert(part_of(2, 0) == KEYS * DIM, "the place of k");
 
-/* Of a warp's 16 rows. */
+/* Stores the parts of a warp's 16 rows. */
 DEVICE void store_row_parts(uint16_t *w, const weight_parts<KEYS> &parts)
 {
     const unsigned to = offset<of_weights>(warp_first() + lane() % 16, lane() / 16 * 8);
@@ -135,7 +135,7 @@ DEVICE void store_row_parts(uint16_t *w, const weight_parts<KEYS> &parts)
             stmatrix_x4(&w[part_of(16 * j / 64, part)] + (to ^ 16 * j % 64), parts.at[part][j]);
 }
 
-/* d = w^T b of a warpgroup's keys and all query rows, half of the features. */
+/* Computes d = w^T b for a warpgroup's keys and all query rows, and half of the features. */
 template <typename T>
 DEVICE void multiply_key_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, uint64_t b)
 {
@@ -155,7 +155,7 @@ DEVICE void multiply_key_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, ui
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Features x and up of dq, dk or dv, of a warp's 16 rows, through its rows of `tile`. */
+/* Writes features x and up of dq, dk or dv, of a warp's 16 rows, through its rows of `tile`. */
 template <unsigned OF, typename shape>
 DEVICE void write_slice(const backward_params &p, const backward_problem &c, int x, uint16_t *tile,
                         const uint32_t (&pairs)[shape::DIM / 4])
@@ -176,7 +176,7 @@ DEVICE void write_slice(const backward_params &p, const backward_problem &c, int
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* p in place of s, and ds in place of dp, while tiles are being loaded. */
+/* Puts p in place of s, and ds in place of dp, while tiles are being loaded. */
 template <typename T, bool BY_BOXES>
 DEVICE void find_p_and_ds(float (&s)[KEYS / 2], float (&dp)[KEYS / 2], const kernel_state<BY_BOXES> &state,
                           uint64_t &keys)

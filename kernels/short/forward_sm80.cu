@@ -21,7 +21,7 @@
 
 namespace {
 
-/* What a problem's threads know of it. */
+/* A problem descriptor holds what a problem's threads know of it. */
 struct general_problem {
     sequence s;
     row_pointer q, k, v, o, lse; /* their first rows */
@@ -31,13 +31,14 @@ struct general_problem {
     bool is_whole; /* no row or key of the tiles is missing, and no window hides one */
 };
 
-/* MOST rows and keys of a problem. */
+/* A problem has MOST rows and keys. */
 template <int DIMENSIONS, int MOST>
 struct shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST, TILE_K = KEYS < 64 ? KEYS : 64;
     static constexpr int WARPS = KEYS / 16, PROBLEMS = WARPS < 4 ? 4 / WARPS : 1; /* of a problem; of a CTA */
     static constexpr int THREADS = 32 * WARPS * PROBLEMS;
-    /* CTAs of an SM, measured: latency is hidden by more of them, even where a few registers are spilled for that. */
+    /* This many CTAs share an SM, as measured: more of them hide latency, even where a few registers are spilled for
+     * that. */
     static constexpr int NARROW = KEYS <= 32 ? (DIM <= 32 ? 8 : 6) : KEYS <= 64 ? (DIM <= 32 ? 6 : 5) : 2;
     static constexpr int MIN_BLOCKS = DIM <= 64 ? NARROW : KEYS > 64 ? 1 : DIM <= 128 ? 3 : 2;
     static constexpr int NUMBERS = 3 * KEYS * DIM; /* of q, k and v of a problem in shared memory */
@@ -68,7 +69,7 @@ DEVICE row_pointer row_at(row_pointer first, const row_tensor &t, int row)
     return first;
 }
 
-/* Rows from `first` on that no tile holds: past the last in use, they are (0, -inf). By one warp. */
+/* Writes (0, -inf) to rows from `first` on that no tile holds, as they are past the last in use. One warp does it. */
 DEVICE void write_empty_rows(const forward_params &p, const general_problem &c, int first)
 {
     ROLLED for (int row = first; row < c.s.seqlen_q; ++row) {
@@ -78,7 +79,7 @@ DEVICE void write_empty_rows(const forward_params &p, const general_problem &c, 
     }
 }
 
-/* q, k and v of a problem to its places in shared memory, by its own threads. */
+/* Loads q, k and v of a problem to its places in shared memory, by its own threads. */
 template <typename shape>
 DEVICE void load_problem(uint16_t *q, const forward_params &p, const general_problem &c, unsigned thread)
 {
@@ -121,7 +122,7 @@ DEVICE void end_rows(row_factors<1> &factor, accumulators<DIM> (&kept)[1], const
     }
 }
 
-/* What a warp does: rows warp_row .. warp_row + 15 of a problem whose q, k and v are complete. */
+/* Computes a warp's rows warp_row .. warp_row + 15 of a problem whose q, k and v are complete. */
 template <typename T, typename shape, bool PLAIN>
 DEVICE void take_warp_rows(const forward_params &p, const general_problem &c, uint16_t *q, int warp_row)
 {
@@ -150,7 +151,7 @@ DEVICE void take_warp_rows(const forward_params &p, const general_problem &c, ui
             score_block<TILE_K> scores[1];
             multiply_q_k<T, DIM>(scores, q, warp_row, k + key * DIM);
             const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
-            bool is_finite = true; /* v, asked where not every row sees all of it */
+            bool is_finite = true; /* whether v is; asked where not every row sees all of it */
             if (PLAIN && contains(keys.all, key, TILE_K)) {
                 softmax_step<false>(kept, scores, factor_of_dot);
             } else {
@@ -213,7 +214,7 @@ int launch_width(const forward_params &p, void *stream)
         if (widest <= 64) return launch<T, 64, KEYS, PLAIN>(p, stream);
         if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
     }
-    return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* of more than 64 rows none is wider */
+    return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* no problem of more than 64 rows is wider */
 }
 
 /* The maximum of plain scores is c times that of the dot products: c may not be negative. */

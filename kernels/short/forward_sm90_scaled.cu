@@ -3,10 +3,10 @@
  *
  *     o = softmax(softmax_scale q k^T) v,   lse = ln(sum of exp)
  *
- * Takes, in bf16, what short/forward_sm90.cu does of heads of at most 32 features: 65 .. 128 rows or keys. There p
- * has two parts, as one bf16 has 8 bits. Here it is one fp16, of 11 bits: half of the products, and a sixth of the
- * instructions that make 16 bits of a weight. What p is multiplied with must be fp16, too: v, multiplied by a power of
- * two as shared/scaled_fp16.h has it, and o by the inverse one.
+ * Takes, in bf16, what short/forward_sm90.cu does of heads of at most 32 features: 65 .. 128 rows or keys. There p has
+ * two parts, as one bf16 has 8 bits. Here it is one fp16, of 11 bits: this takes half of the products, and a sixth of
+ * the instructions that make 16 bits of a weight. What p is multiplied with must be fp16, too: v, multiplied by a power
+ * of two as shared/scaled_fp16.h has it, and o by the inverse one.
  *
  * Grid    x: persistent CTAs; each takes one problem, a sequence and head, after the other (own_share). They may come
  *         before the previous launch has ended (grid_wait)
@@ -15,31 +15,31 @@
  *         problems' rows are, which launches of nothing but full problems do without; what warps tell each other of v
  *         and of the weights
  * Phases  problem descriptors; load q, k and v; scale v; for each 64 rows: s = q k^T, softmax over all keys, o = p v,
- *         write o; all of it once more where the maximum of a row is far above that of the first keys
+ *         write o; retry a problem where the maximum of a row is far above that of the first keys
  *
- * The next problem's rows are loaded while this one's are used: asked for behind the last fence, which would wait for
- * them. A thread scales what it has loaded itself, and so needs no barrier before it looks for the largest number.
- * kernels/short/short.md has the figures, reference/bounds.md section 11.12 what it may be off by. */
+ * The next problem's rows are loaded while this one's are used. They are asked for behind the last fence, which would
+ * wait for them. A thread scales what it has loaded itself, and so needs no barrier before it looks for the largest
+ * number. kernels/short/short.md has the figures, reference/bounds.md section 11.12 what it may be off by. */
 #include "kernels/shared/scaled_fp16.h"
 #include "kernels/short/forward_sm90.h"
 
 namespace {
 
 enum { THREADS = 128, WARPS = THREADS / 32, MIN_BLOCKS = 4, KEYS = MOST_KEYS, DIM = 32 };
-enum { PLACES = 2, SLOTS = 2 * PLACES }; /* of tiles; of problem descriptors, of a round and the next */
+enum { PLACES = 2, SLOTS = 2 * PLACES }; /* pipeline stages of tiles; problem descriptors of a round and the next */
 typedef short_shape<DIM, KEYS> operand;
 constexpr int TILE = KEYS * DIM; /* numbers */
 
 struct shared_memory {
     uint16_t tiles[PLACES][3 * TILE]; /* q, k and v of a problem, and of the next */
     forward_problem problems[SLOTS];
-    uint32_t exponents[WARPS]; /* of the largest number that a warp has of v */
+    uint32_t exponents[WARPS]; /* for each warp, that of its largest number of v */
     bool is_right[2][WARPS];   /* of a problem, and of the next */
 };
 
 /* ---- v ----------------------------------------------------------------------------------------------------------- */
 
-/* What a thread has loaded of v: eight features of every 32nd row. */
+/* Holds what a thread has loaded of v: eight features of every 32nd row. */
 typedef chunk own_values[TILE / 8 / THREADS];
 
 DEVICE uint16_t *own_value(uint16_t *v, unsigned n)
@@ -49,7 +49,8 @@ DEVICE uint16_t *own_value(uint16_t *v, unsigned n)
     return &v[offset<operand>(thread_x() / CHUNKS_OF_ROW, thread_x() % CHUNKS_OF_ROW * 8) + n * ROWS_AT_ONCE * DIM];
 }
 
-/* Until all tiles are there, and all threads know of the largest number of v. are_asked: else there are none. */
+/* Waits until all tiles are there, and all threads know of the largest number of v. are_asked says that there are
+ * any. */
 DEVICE void wait_for_tiles(shared_memory &m, own_values &values, uint16_t *q, bool are_asked)
 {
     cp_async_wait_all();
@@ -61,7 +62,7 @@ DEVICE void wait_for_tiles(shared_memory &m, own_values &values, uint16_t *q, bo
     sync_threads();
 }
 
-/* In the place of v; the power of two is what comes back. All threads, and wgmma, may read it then. */
+/* Scales v in its place, and returns the power of two. All threads, and wgmma, may read it then. */
 DEVICE int scale_values(shared_memory &m, uint16_t *q, const own_values &values)
 {
     const int shift = shift_of(static_cast<int>(max_of_warp(m.exponents[lane() % WARPS])) - 127);
@@ -74,7 +75,7 @@ DEVICE int scale_values(shared_memory &m, uint16_t *q, const own_values &values)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* o = p v of 64 rows of weights. */
+/* Computes o = p v for 64 rows of weights. */
 DEVICE void multiply_scaled_values(float (&o)[DIM / 2], const float (&p)[KEYS / 2], uint64_t v)
 {
     uint32_t w[KEYS / 16][4];
@@ -88,8 +89,8 @@ DEVICE void multiply_scaled_values(float (&o)[DIM / 2], const float (&p)[KEYS / 
     wait_for<0>(o);
 }
 
-/* Rows first .. first + 63. WHOLE: none is missing, nor a key. is_near: as find_softmax_weights has it; false comes
- * back if that was wrong. by: what o is multiplied by. */
+/* Computes rows first .. first + 63. WHOLE says that none is missing, nor a key. is_near is as in find_softmax_weights;
+ * false comes back if that was wrong. o is multiplied by `by`. */
 template <bool WHOLE>
 DEVICE bool take_scaled_rows(const forward_params &p, const forward_problem &c, uint16_t *q, int first, bool is_near,
                              float by)
@@ -98,14 +99,14 @@ DEVICE bool take_scaled_rows(const forward_params &p, const forward_problem &c, 
     const int warp_row = first + static_cast<int>(warp()) * 16;
     const int used_k = WHOLE ? KEYS : c.used_k, rows = WHOLE ? 16 : c.seqlen_q - warp_row; /* of the warp's */
     const int seen = WHOLE ? 16 : used_k > 0 ? c.used_q - warp_row : 0;
-    float s[KEYS / 2] = {}, o[DIM / 2] = {}; /* without zeros, 48 bytes of what came before are kept */
+    float s[KEYS / 2] = {}, o[DIM / 2] = {}; /* without these zeros, 48 bytes of earlier values are kept */
     const row_pointer o_row = first_row_of_o<DIM>(p, c, static_cast<unsigned>(warp_row));
     multiply_rows<bf16, operand, KEYS>(s, descriptor<operand>(q, static_cast<unsigned>(first)), descriptor<operand>(k));
     wait_for<0>(s);
     const row_sums sums = find_softmax_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
     multiply_scaled_values(o, s, descriptor<operand>(v));
     if (rows <= 0) return true;
-    /* o = sum p v / sum p */
+    /* o is sum p v / sum p: this is sum p of both rows. */
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
     write_lse(p, c, static_cast<unsigned>(warp_row), sums, sum, rows, seen);
     uint32_t pairs[DIM / 4];
@@ -115,7 +116,7 @@ DEVICE bool take_scaled_rows(const forward_params &p, const forward_problem &c, 
     return !is_near || (sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT);
 }
 
-/* Whether the weights of the warp's rows are right: always, unless is_near. */
+/* Returns whether the weights of the warp's rows are right: they always are, unless is_near. */
 template <bool WHOLE>
 DEVICE bool take_problem(const forward_params &p, const forward_problem &c, uint16_t *q, bool is_near, float by)
 {
@@ -129,7 +130,7 @@ DEVICE bool take_problem(const forward_params &p, const forward_problem &c, uint
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Problem descriptors of a round: a problem's for each place. By one warp. */
+/* Finds the problem descriptors of a round: one for each pipeline stage. One warp does it. */
 DEVICE void find_problems(forward_problem *problems, const forward_params &p, unsigned first, unsigned step)
 {
     constexpr unsigned LANES = 8; /* of a problem descriptor: at least one for each tensor */
@@ -137,7 +138,7 @@ DEVICE void find_problems(forward_problem *problems, const forward_params &p, un
     if (n < PLACES) find_problem<operand>(p, first + n * step, problems[n], lane() % LANES);
 }
 
-/* ALL_WHOLE: nothing but full problems is asked for, so that every thread finds by itself where their rows are. */
+/* ALL_WHOLE says that there are only full problems, so that every thread finds by itself where their rows are. */
 template <bool ALL_WHOLE>
 KERNEL(THREADS, MIN_BLOCKS)
 void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
@@ -159,8 +160,8 @@ void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, cons
         own_values values = {};
         const bool are_asked = first < own.end && (ALL_WHOLE || m.problems[n % SLOTS].is_ours);
         wait_for_tiles(m, values, m.tiles[n % PLACES], are_asked);
-        /* The next descriptors are there, too, and the last problem is done with, or comes again, by all maxima:
-         * o took the place of its q, and its v is scaled, so all is loaded once more. */
+        /* The next descriptors are there, too. The last problem is done, or is retried with the maxima of all keys: o
+         * took the place of its q, and its v is scaled, so all is loaded once more. */
         const bool is_again = n > 0 && !are_all(m.is_right[(n - 1) % 2]);
         const unsigned item = is_again ? n - 1 : n, problem = is_again ? first - own.step : first;
         const forward_problem &c = m.problems[item % SLOTS];
