@@ -1,10 +1,10 @@
 /* one_query.h - what decode/one_query_forward_sm80.cu and decode/one_query_backward_sm80.cu share: one query row over
  * at most MOST_KEYS keys.
  *
- * Rows are read once and used once, straight from global memory to registers: DIM / 8 lanes share a row, eight features
- * each, so that a warp reads ROWS of them at once. It reads BLOCK of them before it uses the first. An item, that is a
- * query row or the keys of a KV head, belongs to a team: one warp where there are few keys, else all warps of the CTA,
- * whose blocks of keys take turns. */
+ * A row is read once and used once, straight from global memory to registers: DIM / 8 lanes share it, eight features
+ * each, so that a warp reads ROWS rows at once. A warp has the loads of a whole BLOCK of rows in flight before it uses
+ * the first. An item, that is a query row or the keys of a KV head, belongs to a team: one warp where there are few
+ * keys, else all warps of the CTA, which take blocks of keys in turn. */
 #ifndef ATTEST_KERNELS_DECODE_ONE_QUERY_H
 #define ATTEST_KERNELS_DECODE_ONE_QUERY_H
 
@@ -22,17 +22,18 @@ constexpr int ROWS = 32 / LANES<DIM>;
 template <int DIM>
 constexpr int BLOCK = UNROLLED * ROWS<DIM>;
 
-/* In place of a weight that no key has: none is -0. */
+/* This stands in place of the weight of a hidden key: no weight is -0. */
 constexpr uint32_t HIDDEN = 0x80000000;
 
 /* ---- teams ------------------------------------------------------------------------------------------------------- */
 
-/* The warps that share an item, and which of them this one is. */
+/* A team is the warps that share an item; rank says which of them this one is. */
 struct team {
     int warps, rank;
 };
 
-/* Whether each warp of a CTA has an item of its own: no sequence is too long for one warp. Else a CTA has one item. */
+/* Returns whether each warp of a CTA has an item of its own, as no sequence is too long for one warp. Else a CTA has
+ * one item. */
 DEVICE bool is_packed(const forward_params &p, int alone) { return p.seqlen_k <= alone; }
 
 DEVICE uint32_t find_item(const forward_params &p, int alone)
@@ -40,7 +41,8 @@ DEVICE uint32_t find_item(const forward_params &p, int alone)
     return is_packed(p, alone) ? block_x() * WARPS + warp() : block_x();
 }
 
-/* By its own length, whatever the batch: the bits of its sums depend on the team. Warps of rank < 0 have no work. */
+/* The team depends on the sequence's own length and not on the batch, since the bits of its sums depend on the team.
+ * Warps of rank < 0 have no work. */
 DEVICE team find_team(const forward_params &p, const sequence &s, int alone)
 {
     const int rank = is_packed(p, alone) ? 0 : static_cast<int>(warp());
@@ -48,7 +50,7 @@ DEVICE team find_team(const forward_params &p, const sequence &s, int alone)
     return {1, -rank};
 }
 
-/* On the host. */
+/* Runs on the host. */
 static inline launch_shape shape_of(const forward_params &p, int64_t items, int alone, size_t shared,
                                     unsigned min_blocks)
 {
@@ -56,8 +58,8 @@ static inline launch_shape shape_of(const forward_params &p, int64_t items, int 
     return {{static_cast<unsigned>(ctas), 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, shared, THREADS, min_blocks};
 }
 
-/* The keys of a row as its team sees them. Blocks begin at multiples of 32 keys a warp: so a window gives the bits that
- * a mask gives. */
+/* Says which keys of a row belong to its team. Blocks begin at multiples of 32 keys a warp, so that a window gives the
+ * bits that a mask gives. */
 struct team_keys {
     interval seen;
     int32_t own, step; /* the first block of this warp, and keys from block to block */
@@ -71,20 +73,20 @@ DEVICE team_keys find_keys(const forward_params &p, const sequence &s, const tea
     return {seen, start + t.rank * BLOCK<DIM>, t.warps * BLOCK<DIM>};
 }
 
-/* The same where nothing is hidden. */
+/* Does the same where nothing is hidden. */
 template <int DIM>
 DEVICE team_keys all_keys(const sequence &s, const team &t)
 {
     return {{0, s.used_q > 0 ? s.used_k : 0}, t.rank * BLOCK<DIM>, t.warps * BLOCK<DIM>};
 }
 
-/* Whether that is so, and scores are no more than scale (q . k). On the host. */
+/* Returns whether nothing is hidden and scores are no more than scale (q . k). Runs on the host. */
 static inline bool is_plain(const forward_params &p)
 {
     return has_plain_scores(p) && p.sink == nullptr && p.window_left < 0 && p.window_right < 0;
 }
 
-/* Key number i of the warp's own; they ascend. */
+/* Returns key number i of the warp's own, which ascend. */
 template <int DIM>
 DEVICE int32_t own_key(const team_keys &keys, int i)
 {
@@ -93,7 +95,7 @@ DEVICE int32_t own_key(const team_keys &keys, int i)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Eight features of 16 bits. */
+/* Holds eight features of 16 bits. */
 struct alignas(16) chunk {
     uint32_t pair[4];
 };
@@ -104,7 +106,8 @@ DEVICE float feature(const chunk &c, int n)
     return unpack<T>(c.pair[n / 2], n % 2 != 0);
 }
 
-/* What a lane has of rows of one head: its features of row 0, of which there are `count`, and bytes from row to row. */
+/* Says what a lane reads of the rows of one head: its features of row 0, of which there are `count`, and the bytes from
+ * row to row. */
 struct lane_rows {
     char *data;
     int64_t step;
@@ -130,21 +133,22 @@ DEVICE chunk load_some(const char *data, int count)
     return same_16<chunk>(out);
 }
 
-/* STREAMING: nobody reads them again. */
+/* STREAMING says that nobody reads these bytes again. */
 template <bool STREAMING>
 DEVICE chunk load_chunk(const char *data)
 {
     return STREAMING ? load_global_16_streaming<chunk>(data) : load_global_16<chunk>(data);
 }
 
-/* The first of the lane's rows of the block that begins with row `key`; the others are ROWS apart. */
+/* Returns the first of the lane's rows of the block that begins with row `key`; the others are ROWS apart. */
 template <int DIM>
 DEVICE int32_t first_row(int32_t key)
 {
     return key + static_cast<int32_t>(lane()) / LANES<DIM>;
 }
 
-/* The lane's rows of the block that begins with row `block`; zero from row `last` on and past the features. */
+/* Loads the lane's rows of the block that begins with row `block`, with zeros from row `last` on and past the
+ * features. */
 template <int DIM, bool STREAMING>
 DEVICE void load_block(chunk (&out)[UNROLLED], const lane_rows &rows, int32_t block, int32_t last)
 {
@@ -165,7 +169,7 @@ DEVICE void load_block(chunk (&out)[UNROLLED], const lane_rows &rows, int32_t bl
     }
 }
 
-/* One row, in every lane of its column. */
+/* Loads one row in every lane of its column. */
 template <typename T>
 DEVICE void load_row(float (&out)[8], const lane_rows &row)
 {
@@ -189,7 +193,7 @@ DEVICE void store_row(const lane_rows &rows, int32_t row, const float (&value)[8
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-/* The lane's part of a dot product of rows. */
+/* Returns the lane's part of a dot product of rows. */
 template <typename T>
 DEVICE float multiply_chunk(const float (&a)[8], const chunk &b)
 {
@@ -198,10 +202,10 @@ DEVICE float multiply_chunk(const float (&a)[8], const chunk &b)
     return sum;
 }
 
-/* COUNT sums, each over lanes whose numbers differ by FIRST, 2 FIRST .. below END, together: at each step a lane gives
- * half of what it has to its neighbour for the other half, so that it ends with all of a share of them, or of one, in
- * sum[0] and on: numbers first_share() .. of the COUNT. All three are powers of two. The bits are those that lanes get
- * which keep everything. */
+/* Takes COUNT sums together, each over lanes whose numbers differ by FIRST, 2 FIRST .. below END. At each step a lane
+ * gives half of what it has to its neighbour for the other half, so that it ends with complete sums for a share of
+ * them, or for one, in sum[0] and on: numbers first_share() .. of the COUNT. All three parameters are powers of two.
+ * The bits are those that lanes would get if each kept everything. */
 template <unsigned FIRST, unsigned END, int COUNT>
 DEVICE int first_share()
 {
@@ -225,7 +229,7 @@ DEVICE void sum_shares(float (&sum)[COUNT])
     }
 }
 
-/* Over the lanes that share a row. */
+/* These sums go over the lanes that share a row. */
 template <int DIM, int COUNT>
 constexpr int KEPT_SUMS = COUNT > LANES<DIM> ? COUNT / LANES<DIM> : 1;
 
@@ -241,7 +245,7 @@ DEVICE void sum_of_lanes(float (&sum)[COUNT])
     sum_shares<1, LANES<DIM>>(sum);
 }
 
-/* sum += weight row, unless the key is hidden: zero times what it holds may be no number. */
+/* Adds weight times the row to the sums unless the key is hidden: zero times what it holds may be no number. */
 template <typename T>
 DEVICE void add_row(float (&sum)[8], float weight, bool is_hidden, const chunk &row)
 {
@@ -249,7 +253,7 @@ DEVICE void add_row(float (&sum)[8], float weight, bool is_hidden, const chunk &
     UNROLL for (int n = 0; n < 8; ++n) sum[n] = fma_rn(weight, feature<T>(row, n), sum[n]);
 }
 
-/* Over the rows that a warp reads at once. */
+/* Sums over the rows that a warp reads at once. */
 template <int DIM>
 DEVICE void sum_of_rows(float (&sum)[8])
 {
@@ -269,7 +273,7 @@ DEVICE float max_of_warp(float x)
     return x;
 }
 
-/* Sums of the features of a row, one part a warp. */
+/* Holds sums of the features of a row, one part for each warp. */
 template <int DIM>
 struct alignas(16) row_parts {
     float at[WARPS][DIM];

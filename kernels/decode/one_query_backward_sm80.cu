@@ -8,13 +8,14 @@
  * query heads, and every feature of lib/contract.md but dbias, sinks and an external lse: shared/scores.h says what
  * a score is. o is not read: delta is summed from p and dp, unless it is given.
  *
- * Where scores are plain and one key outweighs all others, delta is taken in two steps: what the first leaves is all
- * that ds has left there.
+ * Where scores are plain and one key outweighs all others, delta is found in two steps: ds of that key is what remains
+ * of dp - delta after cancellation, and one step would leave mostly its own rounding there.
  *
  * Grid    x: batch * num_heads_kv items, one a warp where all sequences are short, else one a CTA
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: decode/one_query.h
  * Shared  p and ds of the keys for each head of the group; k, where there is room: 64 KB at most
- * Phases  for each head: dot products of k and v; p, dp and delta, ds: a lane a key; dq. For each key: dk and dv
+ * Phases  for each head: dot products of k and v; p, dp and delta, ds: each lane takes a key; dq. For each key: dk and
+ *         dv
  *
  * k and v come from global memory once; k waits in shared memory for dq, or is read again where it is too large, as k
  * and v are for further heads of a group. All is in fp32. kernels/decode/decode.md has the figures, reference/bounds.md
@@ -24,19 +25,19 @@
 
 namespace {
 
-/* Keys that one warp takes alone: 8 KB of k. */
+/* One warp takes this many keys alone: 8 KB of k. */
 template <int DIM>
 constexpr int ALONE = 4096 / DIM;
 
-enum { MOST_KEPT = 64 << 10 /* bytes of k in the shared memory of a CTA, of which an SM then has three */ };
+enum { MOST_KEPT = 64 << 10 /* bytes of k that a CTA may keep in shared memory, so that three CTAs fit on an SM */ };
 
-/* Of the shared memory of an item: keys, bytes of k or 0 where it is not kept, bytes of all. */
+/* Says what an item needs of shared memory: its keys, bytes of k (0 where k is not kept), and bytes of everything. */
 struct item_sizes {
     int32_t room, kept, all;
 };
 
-/* For each query head of a group `room` weights m p and as many ds; p times the slope of the score, of one head, unless
- * PLAIN: there it is the weight; the lane's chunks of k, by row. */
+/* Holds, for each query head of the group, `room` weights m p and as many ds; for one head at a time p times the slope
+ * of the score, unless PLAIN, where that is the weight itself; and the lane's chunks of k, by row. */
 struct item_memory {
     float *weights, *ds, *p;
     char *k;
@@ -54,7 +55,7 @@ DEVICE item_memory find_memory(unsigned char *shared, const item_sizes &sizes, i
 template <int DIM>
 constexpr int KEPT_STEP = LANES<DIM> * static_cast<int>(sizeof(chunk)); /* bytes from row to row */
 
-/* What the warps of a team add up. */
+/* Holds the sums that the warps of a team add up. */
 template <int DIM>
 struct team_sums {
     row_parts<DIM> dq;
@@ -62,7 +63,7 @@ struct team_sums {
     uint32_t is_peaked[WARPS];
 };
 
-/* Of one query head. */
+/* Holds what is known of one query head. */
 struct head_terms {
     int64_t head;
     float *weights, *ds; /* of the head */
@@ -71,12 +72,12 @@ struct head_terms {
     float dlse;
 };
 
-/* q . k to ds and dout . v to weights, of the warp's keys; k to shared memory, if it is kept. */
+/* Writes q . k to ds and dout . v to weights, for the warp's keys, and k to shared memory if it is kept. */
 template <typename T, int DIM>
 DEVICE void find_dots(const head_terms &h, char *kept, const float (&q)[8], const float (&dout)[8], const lane_rows &k,
                       const lane_rows &v, const team_keys &keys)
 {
-    constexpr int SUMS = 2 * UNROLLED; /* of a block: its rows of k, then of v */
+    constexpr int SUMS = 2 * UNROLLED; /* of a block: one for each of its rows of k, then of v */
     const int32_t last = keys.seen.last;
     const int number = first_sum<DIM, SUMS>(), first = number % UNROLLED * ROWS<DIM>;
     float *const dots = number < UNROLLED ? h.ds : h.weights;
@@ -99,13 +100,14 @@ DEVICE void find_dots(const head_terms &h, char *kept, const float (&q)[8], cons
     sync_warp(FULL_WARP);
 }
 
-/* What a lane's keys tell: sums of their p and p dp, whether one is hidden, and whether one outweighs all others. */
+/* Holds what a lane learns from its keys: the sums of their p and p dp, whether one is hidden, and whether one
+ * outweighs all others. */
 struct key_terms {
     float p, p_dp;
     bool is_hidden, is_peaked;
 };
 
-/* The largest of what warps of a team have, or the sum. */
+/* Returns the largest of the numbers that the warps of a team have, or their sum. */
 DEVICE float join_numbers(float (&parts)[WARPS], const team &t, float number, bool is_sum)
 {
     if (t.warps == 1) return number;
@@ -117,7 +119,8 @@ DEVICE float join_numbers(float (&parts)[WARPS], const team &t, float number, bo
     return all;
 }
 
-/* lse of a row that needs its own, from q . k of its keys: m, then the sum of 2^(y - m). All of a team call it. */
+/* Finds lse of a row that needs its own from q . k of its keys: first m, then the sum of 2^(y - m). All threads of a
+ * team call it. */
 template <int DIM>
 DEVICE row_lse find_own_lse(const backward_params &p, const sequence &s, const float *dots, int64_t b, int64_t head,
                             const team_keys &keys, const team &t, float (&parts)[WARPS])
@@ -143,8 +146,8 @@ DEVICE row_lse find_own_lse(const backward_params &p, const sequence &s, const f
     return lse;
 }
 
-/* The same where scores are c dot: dots become those less the one that weighs most, and what comes back is lse of what
- * they are then. Such differences are off by 2^-24 of themselves, however large scores are. */
+/* Does the same where scores are c dot. It subtracts from the dots the one that weighs most and returns lse of what
+ * remains. Such differences are off by 2^-24 of themselves, however large scores are. */
 template <int DIM>
 DEVICE float take_own_lse(float *dots, float c, const team_keys &keys, const team &t, float (&parts)[WARPS])
 {
@@ -161,10 +164,10 @@ DEVICE float take_own_lse(float *dots, float c, const team_keys &keys, const tea
     return log2_f32(join_numbers(parts, t, sum_of_warp(sum), true));
 }
 
-/* Those to dp, m p and p times its slope, of the keys of a lane. */
+/* Turns these into dp, m p and p times its slope, for the keys of a lane. */
 template <int DIM, bool PLAIN>
-DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
-                              const team_keys &keys)
+DEVICE key_terms recompute_row_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
+                                       const team_keys &keys)
 {
     const forward_params &f = p.forward;
     const score_rule rule = PLAIN ? score_rule{} : find_score_rule(f, b, h.head);
@@ -196,9 +199,9 @@ DEVICE key_terms find_weights(const backward_params &p, const sequence &s, const
     return terms;
 }
 
-/* delta of a row that one key outweighs, plain: that key's dp is all but delta, and what rounding of p dp leaves of
- * their difference may be far more than ds of all others. So the mean of what dp differs by from `delta`, which is a
- * first approximation, is added. */
+/* Refines delta of a plain row in which one key outweighs the rest. That key's dp is almost delta, and what rounding p
+ * dp leaves of their difference may exceed ds of all other keys. So the mean of dp - `delta`, where `delta` is a first
+ * approximation, is added to it. */
 template <int DIM>
 DEVICE float refine_delta(const head_terms &h, const team_keys &keys, const team &t, float (&parts)[WARPS], float sum_p,
                           float delta)
@@ -218,7 +221,7 @@ DEVICE float refine_delta(const head_terms &h, const team_keys &keys, const team
     return delta + mean_dp(sum_p, rest);
 }
 
-/* dp to ds, of the keys of a lane. */
+/* Turns dp into ds, for the keys of a lane. */
 template <int DIM>
 DEVICE void find_ds(const head_terms &h, float delta, const team_keys &keys)
 {
@@ -229,7 +232,7 @@ DEVICE void find_ds(const head_terms &h, float delta, const team_keys &keys)
     sync_warp(FULL_WARP);
 }
 
-/* sum_j ds_j k_j over the warp's keys, of which all are seen where none is hidden. */
+/* Sums ds_j k_j over the warp's keys; if none is hidden, all of them are seen. */
 template <typename T, int DIM>
 DEVICE void sum_dq(float (&dq)[8], const head_terms &h, const char *kept, const lane_rows &k, const team_keys &keys,
                    bool is_hidden)
@@ -256,7 +259,7 @@ DEVICE void sum_dq(float (&dq)[8], const head_terms &h, const char *kept, const 
     sum_of_rows<DIM>(dq);
 }
 
-/* factor times a sum to a row. 0 added: no -0 where nothing was summed. */
+/* Writes factor times a sum to a row. Adding 0 avoids a -0 where nothing was summed. */
 template <typename T>
 DEVICE void store_gradient(const lane_rows &rows, int32_t row, const float (&sum)[8], float factor)
 {
@@ -265,7 +268,7 @@ DEVICE void store_gradient(const lane_rows &rows, int32_t row, const float (&sum
     store_row<T>(rows, row, out);
 }
 
-/* dk and dv of a block of keys that the only head of a group sees. */
+/* Writes dk and dv of a block of keys that only one head sees, as its group has no other. */
 template <typename T, int DIM>
 DEVICE void store_block(lane_rows dk, lane_rows dv, int32_t block, const item_memory &memory, const float (&q)[8],
                         const float (&dout)[8], float softmax_scale)
@@ -282,7 +285,7 @@ DEVICE void store_block(lane_rows dk, lane_rows dv, int32_t block, const item_me
     }
 }
 
-/* Of each key of a block that is in memory: zeros where nobody sees it. */
+/* Writes dk and dv of each key of a block that is in memory, with zeros where no head sees it. */
 template <typename T, int DIM>
 DEVICE void sum_block(const backward_params &p, const sequence &s, const lane_rows &dk_rows, const lane_rows &dv_rows,
                       int32_t block, const item_memory &memory, int32_t room, const interval &seen, int64_t b,
@@ -311,11 +314,26 @@ DEVICE void sum_block(const backward_params &p, const sequence &s, const lane_ro
     }
 }
 
-/* Of an SM. */
+/* Sums over the row's keys, from the sums of its team's warps. */
+template <int DIM>
+DEVICE void join_sums(team_sums<DIM> &sums, const team &t, float &sum_p, float &sum_p_dp, uint32_t &is_peaked)
+{
+    if (t.warps > 1) {
+        if (lane() == 0) sums.p[t.rank] = sum_p, sums.p_dp[t.rank] = sum_p_dp, sums.is_peaked[t.rank] = is_peaked;
+        sync_threads();
+        sum_p = sums.p[0], sum_p_dp = sums.p_dp[0];
+        UNROLL for (int w = 1; w < WARPS; ++w)
+            sum_p += sums.p[w], sum_p_dp += sums.p_dp[w], is_peaked |= sums.is_peaked[w];
+        is_peaked |= sums.is_peaked[0];
+    }
+}
+
+/* This many CTAs fit on an SM. */
 template <int DIM, bool PLAIN>
 constexpr int CTAS = !PLAIN ? 3 : DIM <= 32 ? 5 : 4;
 
-/* PLAIN: every row in use sees every key in use, with the score scale q . k, and there is no dropout. */
+/* PLAIN says that every row in use sees every key in use, that the score is scale q . k, and that there is no
+ * dropout. */
 template <typename T, int DIM, bool PLAIN>
 KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void one_query_backward_sm80_kernel(const backward_params p, const item_sizes sizes)
 {
@@ -335,8 +353,8 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void one_query_backward_sm80_kernel(const ba
     char *const kept = sizes.kept > 0 ? memory.k : nullptr;
     const lane_rows k = rows_of<DIM>(f.k, b, s.first_k, head_kv, f.head_dim);
 
-    float q[8], dout[8]; /* of the last head */
-    bool is_hidden = true; /* perhaps one of the warp's keys, from it */
+    float q[8], dout[8]; /* of the last head that was loaded */
+    bool is_hidden = true; /* one of the warp's keys may be hidden from the row */
     ROLLED for (uint32_t n = 0; n < group; ++n) {
         const uint32_t head = first_head + n;
         const lane_rows dq_rows = rows_of<DIM>(p.dq, b, s.first_q, head, f.head_dim);
@@ -348,7 +366,7 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void one_query_backward_sm80_kernel(const ba
         load_row<T>(q, rows_of<DIM>(f.q, b, s.first_q, head, f.head_dim));
         load_row<T>(dout, rows_of<DIM>(p.dout, b, s.first_q, head, f.head_dim_v));
         float *const weights = memory.weights + n * sizes.room;
-        const float lse = load_scalar(f.lse, s, b, 0, head); /* asked what it is once the rows are on their way, too */
+        const float lse = load_scalar(f.lse, s, b, 0, head); /* asked for behind the rows, which it need not delay */
         head_terms h = {head, weights, memory.ds + n * sizes.room, PLAIN ? weights : memory.p, {},
                         load_scalar(p.dlse, s, b, 0, head)};
         const lane_rows v = rows_of<DIM>(f.v, b, s.first_k, head_kv, f.head_dim_v);
@@ -358,18 +376,11 @@ KERNEL(THREADS, (CTAS<DIM, PLAIN>)) void one_query_backward_sm80_kernel(const ba
             if (PLAIN) h.lse.high = take_own_lse<DIM>(h.ds, f.softmax_scale * LOG2_E, keys, t, sums.rest);
             else h.lse = find_own_lse<DIM>(p, s, h.ds, b, head, keys, t, sums.rest);
         }
-        const key_terms terms = find_weights<DIM, PLAIN>(p, s, h, b, keys);
+        const key_terms terms = recompute_row_weights<DIM, PLAIN>(p, s, h, b, keys);
         is_hidden = !PLAIN && ballot(FULL_WARP, terms.is_hidden) != 0;
         float sum_p = sum_of_warp(terms.p), sum_p_dp = sum_of_warp(terms.p_dp);
         uint32_t is_peaked = PLAIN ? ballot(FULL_WARP, terms.is_peaked) : 0;
-        if (t.warps > 1) {
-            if (lane() == 0) sums.p[t.rank] = sum_p, sums.p_dp[t.rank] = sum_p_dp, sums.is_peaked[t.rank] = is_peaked;
-            sync_threads();
-            sum_p = sums.p[0], sum_p_dp = sums.p_dp[0];
-            UNROLL for (int w = 1; w < WARPS; ++w)
-                sum_p += sums.p[w], sum_p_dp += sums.p_dp[w], is_peaked |= sums.is_peaked[w];
-            is_peaked |= sums.is_peaked[0];
-        }
+        join_sums(sums, t, sum_p, sum_p_dp, is_peaked);
         float delta = mean_dp(sum_p, sum_p_dp);
         const bool is_finite = delta - delta == 0; /* the same in all warps */
         if (is_peaked != 0 && is_finite) delta = refine_delta<DIM>(h, keys, t, sums.rest, sum_p, delta);

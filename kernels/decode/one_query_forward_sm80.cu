@@ -8,32 +8,34 @@
  * Grid    x: batch * num_heads_q items, one a warp where all sequences are short, else one a CTA
  * Block   4 warps; an item belongs to one warp up to ALONE keys, else to all four: decode/one_query.h
  * Shared  5 to 9 KB: scores, and what warps tell one another
- * Phases  dot products of k; scores, their maximum, weights: a lane a key; o += p v; write. Where scores are plain and
- *         no window cuts the row: scores as soon as they are summed, weights by the lanes that multiply them with v;
- *         of whole problems of few keys, which have a kernel of their own, from registers to registers
+ * Phases  dot products of k; scores, their maximum, weights: each lane takes a key; o += p v; write. Where scores are
+ *         plain and no window cuts the row, scores follow as soon as they are summed, and the lanes that
+ *         multiply by v
+ *         find the weights. Full problems of few keys have a kernel of their own, which stays in registers
+ *         throughout
  *
- * k and v go from global memory to registers, the next block on its way while one is used: the first of v is, while
- * scores become weights. All is in fp32, weights 2^(y - m), m the maximum of the row. kernels/decode/decode.md has the
- * figures, reference/bounds.md section 11 what it may be off by. */
+ * k and v go from global memory to registers, and the next block is in flight while one is used: the first block of v
+ * is, while scores become weights. All arithmetic is in fp32 with weights 2^(y - m), where m is the maximum of the row.
+ * kernels/decode/decode.md has the figures; reference/bounds.md section 11 bounds the error. */
 #include "kernels/decode/one_query.h"
 
 namespace {
 
-/* Keys that one warp takes alone: 16 KB of k. */
+/* One warp takes this many keys alone: 16 KB of k. */
 template <int DIM>
 constexpr int ALONE = 8192 / DIM;
 
-/* k and v are read once. To say so is faster at 32 features, as fast at 64 and slower beyond:
+/* k and v are read once. Saying so to the cache is faster at 32 features, as fast at 64 and slower beyond:
  * kernels/decode/decode.md. */
 template <int DIM>
 constexpr bool STREAMS = DIM <= 64;
 
-/* Keys of all items of a CTA. */
+/* All items of a CTA together have at most this many keys. */
 template <int DIM>
 constexpr int CTA_KEYS = WARPS * ALONE<DIM> > MOST_KEYS ? WARPS * ALONE<DIM> : MOST_KEYS;
 
-/* Scores by key, then weights: of one item, or of one a warp; where scores are not plain dot products, and scores
- * beside them. The rest is of teams of four. */
+/* Holds, by key, scores and then weights: those of one item, or of one for each warp. Where scores are not plain, dot
+ * products lie beside them. Only teams of four warps use the rest. */
 template <int DIM, bool PLAIN>
 struct shared_numbers {
     float scores[CTA_KEYS<DIM>];
@@ -43,13 +45,13 @@ struct shared_numbers {
     uint32_t any[WARPS]; /* not 0: a key was visible */
 };
 
-/* A score to its weight. inf - inf would be NaN and hide that lse is inf; o becomes inf / inf. */
+/* Turns a score into its weight. inf - inf would be NaN and hide that lse is inf; o becomes inf / inf. */
 DEVICE float weight_of(float y, float reference)
 {
     return y == infinity_f32() ? infinity_f32() : exp2_f32(y - reference);
 }
 
-/* o = 0 and lse = -inf of rows past the one in use. */
+/* Writes o = 0 and lse = -inf to the rows past the one in use. */
 template <typename T, int DIM>
 DEVICE void clear_rows(const forward_params &p, const sequence &s, const team &t, int64_t b, int64_t head)
 {
@@ -63,15 +65,15 @@ DEVICE void clear_rows(const forward_params &p, const sequence &s, const team &t
     }
 }
 
-/* What warps find out about their keys: the largest score, the sum of weights relative to it, whether one is seen; and
- * what the row's biases are taken less. */
+/* Holds what warps find out about their keys: the largest score, the sum of weights relative to it, whether one is
+ * seen, and what is subtracted from the row's biases. */
 struct row_terms {
     float max, sum;
     uint32_t any;
     float reference;
 };
 
-/* Max and any of the row, from those of its team; barrier for all. */
+/* Joins max and any of the row from those of its team. It is a barrier for all threads. */
 template <int DIM, bool PLAIN>
 DEVICE void join_maxima(shared_numbers<DIM, PLAIN> &shared, const team &t, row_terms &terms)
 {
@@ -82,10 +84,11 @@ DEVICE void join_maxima(shared_numbers<DIM, PLAIN> &shared, const team &t, row_t
         terms.max = max_f32(terms.max, shared.max[w]), terms.any |= shared.any[w];
 }
 
-DEVICE float reference_of(float max) { return max == -infinity_f32() ? 0 : max; } /* against -inf - -inf */
+DEVICE float reference_of(float max) { return max == -infinity_f32() ? 0 : max; } /* avoids -inf - -inf */
 
-/* Dot products to scores, of the keys of a warp, biases less the reference: the row's maximum and any, the sink in it,
- * and which keys are visible. Bit n: key lane + 32 n of the warp's own. Barrier for all. */
+/* Turns the dot products of a warp's keys into scores, with the reference subtracted from biases, and joins the row's
+ * maximum, with the sink in it, and any. Returns which keys are visible: bit n stands for key lane + 32 n of the warp's
+ * own. It is a barrier for all threads. */
 template <int DIM>
 DEVICE uint32_t find_scores(shared_numbers<DIM, false> &shared, float *scores, const float *dots, row_terms &terms,
                             const forward_params &p, const sequence &s, const score_rule &rule, const team &t,
@@ -109,11 +112,11 @@ DEVICE uint32_t find_scores(shared_numbers<DIM, false> &shared, float *scores, c
     return seen;
 }
 
-/* Dot products to weights, of the keys of a warp. */
+/* Turns the dot products of a warp's keys into weights. */
 template <int DIM>
-DEVICE row_terms find_weights(shared_numbers<DIM, false> &shared, float *scores, const float *dots,
-                              const forward_params &p, const sequence &s, const team &t, const team_keys &keys,
-                              int64_t b, int64_t head, float sink)
+DEVICE row_terms find_row_weights(shared_numbers<DIM, false> &shared, float *scores, const float *dots,
+                                  const forward_params &p, const sequence &s, const team &t, const team_keys &keys,
+                                  int64_t b, int64_t head, float sink)
 {
     const score_rule rule = find_score_rule(p, b, head);
     row_terms terms = {};
@@ -144,11 +147,48 @@ DEVICE row_terms find_weights(shared_numbers<DIM, false> &shared, float *scores,
     return terms;
 }
 
-/* Of an SM. */
+/* Sums weights times rows of v into o, for the lane's own rows, whose first block is in `next`. */
+template <typename T, int DIM, bool PLAIN>
+DEVICE void add_values(float (&o)[8], row_terms &terms, chunk (&now)[UNROLLED], chunk (&next)[UNROLLED],
+                       const float *scores, const lane_rows &v, const team_keys &keys, int32_t last, float reference)
+{
+    for (int32_t key = keys.own; key < last; key += keys.step) {
+        UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
+        if (key + keys.step < last) load_block<DIM, STREAMS<DIM>>(next, v, key + keys.step, last);
+        UNROLL for (int n = 0; n < UNROLLED; ++n) {
+            const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
+            if (PLAIN) {
+                const float weight = row < last ? weight_of(scores[row], reference) : 0;
+                terms.sum += weight;
+                add_row<T>(o, weight, false, now[n]);
+            } else {
+                const float weight = row < last ? scores[row] : float_of(HIDDEN);
+                add_row<T>(o, weight, bits_of(weight) == HIDDEN, now[n]);
+            }
+        }
+    }
+}
+
+/* Writes o = sum p v / sum p and lse = ln 2 (m + log2 sum p), or (0, the sink) where no key is seen. */
+template <typename T, int DIM, bool PLAIN>
+DEVICE void write_row(float (&o)[8], row_terms &terms, const forward_params &p, const sequence &s, uint32_t b,
+                      uint32_t head, float sink, float reference)
+{
+    if (!PLAIN) terms.sum += weight_of((sink - terms.reference) * LOG2_E, reference);
+    const float factor = div_rn(PLAIN ? 1 : p.dropout_multiplier, terms.sum);
+    UNROLL for (int n = 0; n < 8; ++n) o[n] = terms.any == 0 ? 0 : o[n] * factor;
+    if (lane() < LANES<DIM>) store_row<T>(rows_of<DIM>(p.o, b, s.first_q, head, p.head_dim_v), 0, o);
+    float lse = (terms.max + log2_f32(terms.sum)) * LN_2;
+    if (!PLAIN) lse += terms.reference;
+    if (terms.any == 0) lse = sink;
+    if (p.lse.data != nullptr && lane() == 0) store_feature(row_of(p.lse, b, s.first_q, head, 1), 0, lse);
+}
+
+/* This many CTAs fit on an SM. */
 template <bool PLAIN>
 constexpr int CTAS = PLAIN ? 6 : 5;
 
-/* PLAIN: every row in use sees every key in use, with the score scale q . k; no sink. */
+/* PLAIN says that every row in use sees every key in use, that the score is scale q . k, and that there is no sink. */
 template <typename T, int DIM, bool PLAIN>
 KERNEL(THREADS, CTAS<PLAIN>) void one_query_forward_sm80_kernel(const forward_params p)
 {
@@ -188,7 +228,7 @@ KERNEL(THREADS, CTAS<PLAIN>) void one_query_forward_sm80_kernel(const forward_pa
         if (PLAIN) dots[0] *= scale;
         if (row < last) {
             if (lane() % LANES<DIM> < UNROLLED) products[row] = dots[0];
-            if (PLAIN) terms.max = max_f32(terms.max, dots[0]); /* passes a NaN by */
+            if (PLAIN) terms.max = max_f32(terms.max, dots[0]); /* ignores a NaN */
         }
     }
     sync_warp(FULL_WARP);
@@ -198,26 +238,12 @@ KERNEL(THREADS, CTAS<PLAIN>) void one_query_forward_sm80_kernel(const forward_pa
         terms.max = max_of_warp(terms.max);
         join_maxima(shared, t, terms);
     } else {
-        terms = find_weights<DIM>(shared, scores, products, p, s, t, keys, b, head, sink);
+        terms = find_row_weights<DIM>(shared, scores, products, p, s, t, keys, b, head, sink);
     }
     const float reference = reference_of(terms.max);
 
     float o[8] = {};
-    for (int32_t key = keys.own; key < last; key += keys.step) {
-        UNROLL for (int n = 0; n < UNROLLED; ++n) now[n] = next[n];
-        if (key + keys.step < last) load_block<DIM, STREAMS<DIM>>(next, v, key + keys.step, last);
-        UNROLL for (int n = 0; n < UNROLLED; ++n) {
-            const int32_t row = first_row<DIM>(key) + n * ROWS<DIM>;
-            if (PLAIN) {
-                const float weight = row < last ? weight_of(scores[row], reference) : 0;
-                terms.sum += weight;
-                add_row<T>(o, weight, false, now[n]);
-            } else {
-                const float weight = row < last ? scores[row] : float_of(HIDDEN);
-                add_row<T>(o, weight, bits_of(weight) == HIDDEN, now[n]);
-            }
-        }
-    }
+    add_values<T, DIM, PLAIN>(o, terms, now, next, scores, v, keys, last, reference);
     if (PLAIN) UNROLL for (unsigned d = LANES<DIM>; d < 32; d *= 2) terms.sum += shfl_xor(FULL_WARP, terms.sum, d);
     sum_of_rows<DIM>(o);
     if (t.warps > 1) {
@@ -230,24 +256,16 @@ KERNEL(THREADS, CTAS<PLAIN>) void one_query_forward_sm80_kernel(const forward_pa
         UNROLL for (int w = 1; w < WARPS; ++w) terms.sum += shared.sum[w];
     }
 
-    /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, the sink) where no key is seen. */
-    if (!PLAIN) terms.sum += weight_of((sink - terms.reference) * LOG2_E, reference);
-    const float factor = div_rn(PLAIN ? 1 : p.dropout_multiplier, terms.sum);
-    UNROLL for (int n = 0; n < 8; ++n) o[n] = terms.any == 0 ? 0 : o[n] * factor;
-    if (lane() < LANES<DIM>) store_row<T>(rows_of<DIM>(p.o, b, s.first_q, head, p.head_dim_v), 0, o);
-    float lse = (terms.max + log2_f32(terms.sum)) * LN_2;
-    if (!PLAIN) lse += terms.reference;
-    if (terms.any == 0) lse = sink;
-    if (p.lse.data != nullptr && lane() == 0) store_feature(row_of(p.lse, b, s.first_q, head, 1), 0, lse);
+    write_row<T, DIM, PLAIN>(o, terms, p, s, b, head, sink, reference);
 }
 
-/* ---- whole problems ---------------------------------------------------------------------------------------------- */
+/* ---- full problems ---------------------------------------------------------------------------------------------- */
 
-/* Of an SM. */
+/* At least this many CTAs fit on an SM. */
 template <int BLOCKS>
-constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5; /* at the least: 12 and 8 fit of one and two blocks */
+constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5; /* 12 fit with one block, 8 with two */
 
-/* The lane's features of row 0, whose format has 16 bits; none is missing, all are aligned. */
+/* Returns the lane's features of row 0 in a format of 16 bits; none is missing, and all are aligned. */
 template <int DIM>
 DEVICE lane_rows whole_rows(const row_tensor &t, uint32_t b, uint32_t head)
 {
@@ -255,9 +273,9 @@ DEVICE lane_rows whole_rows(const row_tensor &t, uint32_t b, uint32_t head)
     return {static_cast<char *>(t.data) + 2 * offset, 2 * t.seqlen, 8, true};
 }
 
-/* What one_query_forward_sm80_kernel of PLAIN does, bit by bit, where there is nothing to ask: is_whole(). k and v are
- * read in one piece each; scores stay in registers, one of each block a lane, which makes its weight and hands it to
- * the row's. */
+/* Computes, bit by bit, what one_query_forward_sm80_kernel of PLAIN does, where nothing has to be checked: is_whole().
+ * k and v are each read in one piece. Scores stay in registers: a lane has one score of each block, makes its weight,
+ * and hands that to the lanes of the row. */
 template <typename T, int DIM, int BLOCKS>
 KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void one_query_forward_sm80_whole_kernel(const forward_params p)
 {
@@ -307,8 +325,8 @@ KERNEL(THREADS, WHOLE_CTAS<BLOCKS>) void one_query_forward_sm80_whole_kernel(con
             one_nan_f32((max + log2_f32(sum)) * LN_2);
 }
 
-/* Whether all sequences are plain, have one query and that many keys, all in use, whole heads and aligned rows. All are
- * this launch's then: sequences of one length have one kernel. On the host. */
+/* Returns whether all sequences are plain, have one query and `keys` keys, all in use, full heads and aligned rows. All
+ * of them are this launch's then: sequences of one length have one kernel. Runs on the host. */
 template <int DIM>
 bool is_whole(const forward_params &p, int keys)
 {

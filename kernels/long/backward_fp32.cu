@@ -18,7 +18,8 @@
 
 namespace {
 
-/* factor * sum of row i, or zero where the row is past those in use. 0 added: no -0 where nothing was summed. */
+/* Writes factor * sum to row i, or zero where the row is past those in use. Adding 0 avoids a -0 where nothing was
+ * summed. */
 template <int DIM>
 DEVICE void write_gradient(const row_tensor &t, int64_t b, int64_t row, int64_t head, int length,
                            const quad (&sum)[DIM / SPAN], float factor, bool used)
@@ -33,17 +34,18 @@ DEVICE void write_gradient(const row_tensor &t, int64_t b, int64_t row, int64_t 
 
 /* ---- dq ---- */
 
-/* What passes over the keys find out of a row, in their order. Those before the last one sum over a thread's keys. */
+/* Names what each pass over the keys finds of a row, in the order of the passes. All but the last sum over a thread's
+ * keys. */
 enum pass { LARGEST_SCORE, SUM_OF_WEIGHTS, DELTA, DQ };
 
-/* What a score adds to the number that a pass finds. In the second of them lse is the largest score. */
+/* Adds what a score contributes to the number that a pass finds. In the second pass lse is the largest score. */
 DEVICE float add_score(int pass, float number, const gradient &g)
 {
     if (pass == LARGEST_SCORE) return max_f32(number, g.y);
     return pass == SUM_OF_WEIGHTS ? number + g.p : fma_rn(g.p, g.dp, number);
 }
 
-/* Of a row before any pass; `is_own`: its lse is not the one it is given. */
+/* Returns the state of a row before any pass; `is_own` says that its lse is not the one it is given. */
 DEVICE row_state begin_row(const backward_params &p, const query_head &h, int32_t row, bool &is_own)
 {
     row_state state = {};
@@ -55,7 +57,7 @@ DEVICE row_state begin_row(const backward_params &p, const query_head &h, int32_
     return state;
 }
 
-/* Of a row whose lse is not the one it is given, all threads that share it alike. */
+/* Returns the reference of a row whose lse is not the one it is given. All threads that share the row call it. */
 DEVICE float own_reference(const backward_params &p, const query_head &h, int32_t row, bool is_own)
 {
     float largest = -infinity_f32();
@@ -66,13 +68,13 @@ DEVICE float own_reference(const backward_params &p, const query_head &h, int32_
     return h.rule.bias != nullptr ? reference_of_row(largest, sink) : 0;
 }
 
-/* The sink's score. */
+/* Returns the sink's score. */
 DEVICE float sink_of(const backward_params &p, const query_head &h, const row_state &state)
 {
     return p.forward.sink != nullptr ? (p.forward.sink[h.head] - state.lse.reference) * LOG2_E : -infinity_f32();
 }
 
-/* A row after a pass that is not the last. `number`: of all its keys. */
+/* Updates a row after a pass that is not the last. `number` covers all of its keys. */
 DEVICE void end_pass(row_state &state, int pass, float number, float sink)
 {
     if (pass == LARGEST_SCORE) state.lse.high = max_f32(number, sink);
@@ -212,7 +214,7 @@ int launch_dk_dv(const backward_params &p, void *stream)
     return LAUNCH(dk_dv_kernel<DIM>, shape_of(f.batch * f.num_heads_q / f.group, f.seqlen_k), stream, p);
 }
 
-/* After dq, which leaves the terms of rows in the workspace. */
+/* Launches the second kernel after dq, which leaves the terms of rows in the workspace. */
 int launch_after_dq(const backward_params &p, void *stream)
 {
     const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;

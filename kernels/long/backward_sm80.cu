@@ -12,9 +12,9 @@
  *         y, z: batch * heads
  * Block   4 warps; a warp owns 16 or 32 neighbouring rows, its lanes share them as mma.sync has it
  * Shared  tiles of the rows that it owns, two each of those that it walks over: 64 KB at DIM 64, 96 KB at 128 and 256
- * Phases  dq: where an lse is large, that of the row's own scores, in two passes over the keys. For each tile of the
- *         other
- *         side: load the next one; for each 16 or 32 rows of it: s and dp, p and ds, and the sums that they are in
+ * Phases  dq: where an lse is large, find that of the row's own scores, in two passes over the keys. Both kernels, for
+ *         each tile of the other side: load the next one; for each 16 or 32 rows of it: s and dp, p and ds, and the
+ *         sums that they are in
  *
  * dq begins with a provisional delta, d = dout . o of the rounded o or the delta that is given, and ends with that of p
  * and dp themselves, delta = sum dx + (d - dlse) sum p. In the same pass it sums ds k and (1 - tanh^2) p k, so that
@@ -36,13 +36,13 @@ namespace {
 
 /* ---- dq ---------------------------------------------------------------------------------------------------------- */
 
-/* A query row. */
+/* Holds what is known of a query row. */
 struct query_row {
     row_lse lse;
     float d, dlse; /* d: the provisional delta */
 };
 
-/* In its four lanes; zeros where nothing of it is read. */
+/* Loads it in the four lanes of the row; it is zero where nothing of the row is read. */
 template <bool PLAIN>
 DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int64_t b, int64_t head, int32_t row)
 {
@@ -59,18 +59,18 @@ DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int
     return {lse, d, load_scalar(p.dlse, s, b, row, head)};
 }
 
-/* Each lane's part of a row's sums. */
+/* Holds each lane's part of a row's sums. */
 struct row_sums {
     float dx, ds_rounded;
     float ds, p, slope_p; /* these and `any`, a visible key, are kept where scores are not plain */
     bool any;
 };
 
-/* What a warp of the dq kernel holds. */
+/* Holds the state of a warp of the dq kernel. */
 template <typename shape>
 struct query_warp {
     own_rows<shape> q, dout;
-    float lse[shape::BLOCKS][2], offset[shape::BLOCKS][2]; /* its high part; d - dlse */
+    float lse[shape::BLOCKS][2], offset[shape::BLOCKS][2]; /* lse's high part; d - dlse */
     const query_row *known;                                /* its rows, in shared memory */
     row_sums rows[shape::BLOCKS][2];
     feature_sums<shape> ds_k, p_k;
@@ -78,8 +78,8 @@ struct query_warp {
     int32_t first;  /* its first row */
 };
 
-/* s and dp of block m to p and dx, from key `key` on. CUT: not every row sees every key. SPLIT: lse may have two
- * parts. */
+/* Turns s and dp of block m, from key `key` on, into p and dx. CUT: not every row sees every key. SPLIT: lse may have
+ * two parts. */
 template <bool CUT, bool SPLIT, typename shape>
 DEVICE void find_plain_gradients(query_warp<shape> &w, int m, products<shape> &p, products<shape> &ds,
                                  const interval (&keys)[2], float c, int32_t key)
@@ -100,8 +100,8 @@ DEVICE void find_plain_gradients(query_warp<shape> &w, int m, products<shape> &p
         }
 }
 
-/* The same of any scores: to c p and ds, c = 1 - tanh^2. Rows from `row` on. In turns, from memory of the thread's own,
- * as find_scores of shared/online_softmax.h has it. */
+/* Does the same for any scores, of rows from `row` on: it finds c p and ds, where c = 1 - tanh^2. The scores take
+ * turns, from memory of the thread's own, as in find_scores of shared/online_softmax.h. */
 template <typename shape>
 DEVICE void find_gradients(query_warp<shape> &w, int m, products<shape> &p, products<shape> &ds,
                            const interval (&keys)[2], const forward_params &f, const sequence &s,
@@ -138,7 +138,7 @@ DEVICE void find_gradients(query_warp<shape> &w, int m, products<shape> &p, prod
     }
 }
 
-/* The sum of ds as it is rounded. */
+/* Sums ds as it is rounded. */
 template <typename T, int COUNT>
 DEVICE void add_rounded(row_sums (&sums)[2], const uint32_t (&ds)[COUNT][4])
 {
@@ -147,14 +147,14 @@ DEVICE void add_rounded(row_sums (&sums)[2], const uint32_t (&ds)[COUNT][4])
             sums[r % 2].ds_rounded += unpack<T>(ds[j][r], false) + unpack<T>(ds[j][r], true);
 }
 
-/* Whether lse of one of the warp's rows is large: no fused operation takes it from a score then. */
+/* Returns whether lse of one of the warp's rows is large: then no fused operation may subtract it from a score. */
 template <typename shape>
 DEVICE bool has_large(const query_warp<shape> &w)
 {
     return ballot(FULL_WARP, is_large(w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse.high)) != 0;
 }
 
-/* STEP keys from `key` on, k and v their rows in shared memory. */
+/* Takes STEP keys from `key` on; k and v point to their rows in shared memory. */
 template <typename T, typename shape>
 DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const sequence &s, const score_terms &terms,
                       const lane_offsets &lanes, const uint16_t *k, const uint16_t *v, int32_t key, int first_x)
@@ -163,7 +163,7 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
     if (!touches(w.keys.some, key, STEP)) return;
     const bool is_cut = !shape::PLAIN || !contains(w.keys.all, key, STEP);
     const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
-    products<shape> p, ds; /* of s and dp, first */
+    products<shape> p, ds; /* hold s and dp at first */
     multiply_rows<T, shape>(p, ds, w.q, w.dout, k, v, lanes);
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
         if (!is_cut) {
@@ -203,7 +203,7 @@ DEVICE row_sums sum_row(const row_sums &own)
     return out;
 }
 
-/* delta, and how often sums of p k are added to those of ds k. */
+/* Holds delta, and how often the sums of p k are added to those of ds k. */
 struct correction {
     float delta, factor;
 };
@@ -220,7 +220,7 @@ DEVICE correction find_correction(const backward_params &p, const query_row &row
     return {delta, row.d - delta - rounding};
 }
 
-/* Corrects the sums of row `row`, `half` of block m, and writes its terms. */
+/* Corrects the sums of row `row`, which is `half` of block m, and writes its terms. */
 template <typename shape>
 DEVICE void finish_query_row(const backward_params &p, const sequence &s, const cta_place &place, query_warp<shape> &w,
                              const query_row &known, int m, int half, int32_t row)
@@ -244,7 +244,8 @@ DEVICE void finish_query_row(const backward_params &p, const sequence &s, const 
     terms.lse[row] = known.lse.high; /* nobody asks for the rest */
 }
 
-/* The next tile of keys from `key` on that masks of bytes do not hide from all rows; `last` if there is none. */
+/* Returns the next tile of keys from `key` on that masks of bytes do not hide from all rows, or `last` if there is
+ * none. */
 template <typename shape>
 DEVICE int32_t next_keys(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
                          int32_t key, int32_t last, uint32_t *votes)
@@ -258,7 +259,7 @@ DEVICE int32_t next_keys(const forward_params &p, const score_rule &rule, const 
     return key;
 }
 
-/* The warp's rows before any key. `known` has room for what the warp knows of them. */
+/* Sets up the warp's rows before any key. `known` has room for what the warp knows of them. */
 template <typename shape>
 DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, const sequence &s, const cta_place &place,
                              int32_t first, query_row *known)
@@ -284,20 +285,20 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
 
 /* ---- rows whose lse is large ------------------------------------------------------------------------------------- */
 
-/* What a lane has of each row: its largest score, then its sum of 2^(y - m). */
+/* Holds what a lane has of each row: its largest score, then its sum of 2^(y - m). */
 template <typename shape>
 struct score_numbers {
     float at[shape::BLOCKS][2];
     bool is_sum;
 };
 
-/* y = c dot. m: of the row, once that is known. */
+/* Adds the score y = c dot. m is the row's maximum, once that is known. */
 DEVICE void add_score(float &number, bool is_sum, float dot, float c, float m)
 {
     number = is_sum ? number + exp2_f32(find_exponent(dot, c, m)) : max_f32(number, dot * c);
 }
 
-/* Those of STEP keys. Scores that are not plain take turns, as in find_gradients. */
+/* Adds those of STEP keys. Scores that are not plain take turns, as in find_gradients. */
 template <typename T, typename shape>
 DEVICE void add_scores(score_numbers<shape> &to, query_warp<shape> &w, const forward_params &f, const sequence &s,
                        const score_terms &terms, const lane_offsets &lanes, const uint16_t *k, int32_t key)
@@ -331,7 +332,8 @@ DEVICE void add_scores(score_numbers<shape> &to, query_warp<shape> &w, const for
 }
 
 /* Finds lse of the CTA's rows that need their own, in two passes over their keys: m, then the sum of 2^(y - m), the
- * sink in both. It is rare: tiles do not overlap, and those that masks of bytes hide are read. k: room for a tile. */
+ * sink in both. Since this is rare, tiles do not overlap, and those that masks of bytes hide are read. k has room for a
+ * tile. */
 template <typename T, typename shape>
 DEVICE void find_own_lse(query_warp<shape> &w, const backward_params &p, const sequence &s, const cta_place &place,
                          const score_terms &terms, const lane_offsets &lanes, query_row *known, interval keys,
@@ -387,7 +389,7 @@ DEVICE void find_own_lse(query_warp<shape> &w, const backward_params &p, const s
     sync_threads(); /* the tile is free */
 }
 
-/* dq from sums, through shared memory of the warp. */
+/* Writes dq from its sums, through shared memory of the warp. */
 template <typename shape>
 DEVICE void end_query_warp(query_warp<shape> &w, const backward_params &p, const sequence &s, const cta_place &place,
                            const query_row *known, float *staged)
@@ -432,7 +434,7 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
         load_tile<TILE, DIM, THREADS>(k, f.k, b, s.first_k + key, keys.last - key, head_kv, f.head_dim);
         load_tile<TILE, DIM, THREADS>(k + TILE * DIM, f.v, b, s.first_k + key, keys.last - key, head_kv, f.head_dim_v);
     };
-    /* Tiles begin at multiples of TILE: then a row's sums do not depend on the rows beside it. */
+    /* Tiles begin at multiples of TILE so that a row's sums do not depend on the rows beside it. */
     int32_t key = next_keys<shape>(f, terms.rule, s, tile_row, rows, keys.first / TILE * TILE, keys.last, votes);
     if (key < keys.last) {
         load_tile<OWN, DIM, THREADS>(q, f.q, b, s.first_q + tile_row, rows, head, f.head_dim);
@@ -467,17 +469,17 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
 
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
 
-/* What a warp of the other kernel holds. */
+/* Holds the state of a warp of the kernel for dk and dv. */
 template <typename shape>
 struct key_warp {
     own_rows<shape> k, v;
     feature_sums<shape> dk, dv;
-    interval some, all; /* query rows that some, that all of its keys are seen by; the second is empty once an lse was
-                           large: then rows are asked one by one */
+    interval some, all; /* query rows that see some, or all, of its keys; `all` is empty once an lse was large:
+                           then rows are asked one by one */
     int32_t first;      /* its first key */
 };
 
-/* Query rows in shared memory, from `first` on. */
+/* Points to query rows in shared memory, from `first` on. */
 struct query_rows {
     const uint16_t *q, *dout;
     const float *lse, *offset;
@@ -485,7 +487,7 @@ struct query_rows {
     int32_t first;
 };
 
-/* s and dp of block m to p and ds. CUT: not every key is seen by every row. SPLIT: lse may have two parts. */
+/* Turns s and dp of block m into p and ds. CUT: not every key is seen by every row. SPLIT: lse may have two parts. */
 template <bool CUT, bool SPLIT, typename shape>
 DEVICE void find_plain_gradients(int m, products<shape> &p, products<shape> &ds, const query_rows &rows,
                                  const interval (&seen_by)[2], float c)
@@ -502,7 +504,7 @@ DEVICE void find_plain_gradients(int m, products<shape> &p, products<shape> &ds,
         }
 }
 
-/* The same of any scores: p without what is dropped. Keys from `key` on. */
+/* Does the same for any scores, of keys from `key` on; p lacks what dropout drops. */
 template <typename shape>
 DEVICE void find_gradients(int m, products<shape> &p, products<shape> &ds, const query_rows &rows,
                            const interval (&seen_by)[2], const forward_params &f, const sequence &s,
@@ -525,7 +527,7 @@ DEVICE void find_gradients(int m, products<shape> &p, products<shape> &ds, const
     UNROLL for (int i = 0; i < COUNT; ++i) p.at[m][i / 4][i % 4] = weights[i], ds.at[m][i / 4][i % 4] = values[i];
 }
 
-/* Whether lse of one of ROWS rows is large. */
+/* Returns whether lse of one of ROWS rows is large. */
 template <int ROWS>
 DEVICE bool has_large(const float *lse)
 {
@@ -534,7 +536,7 @@ DEVICE bool has_large(const float *lse)
     return ballot(FULL_WARP, out) != 0;
 }
 
-/* STEP query rows of one head. */
+/* Takes STEP query rows of one head. */
 template <typename T, typename shape>
 DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequence &s, const score_terms &terms,
                          const lane_offsets &lanes, const query_rows &rows, int first_x)
@@ -542,7 +544,7 @@ DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequ
     constexpr int STEP = shape::STEP;
     if (!touches(w.some, rows.first, STEP)) return;
     const bool is_cut = !shape::PLAIN || !contains(w.all, rows.first, STEP);
-    products<shape> p, ds; /* of s and dp, first */
+    products<shape> p, ds; /* hold s and dp at first */
     multiply_rows<T, shape>(p, ds, w.k, w.v, rows.q, rows.dout, lanes);
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m) {
         if (!is_cut) {
@@ -568,12 +570,12 @@ DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequ
     else add_products<T, false, shape>(w.dk, w.dk, w_ds, w_ds, q, lanes);
 }
 
-/* A tile of query rows of one head of the group; head == group: past the last. */
+/* Names a tile of query rows of one head of the group; head == group means that there are no more. */
 struct query_tile {
     int32_t head, row;
 };
 
-/* The first tile from `at` on that the masks do not hide from all of `keys` keys. */
+/* Returns the first tile from `at` on that the masks do not hide from all of `keys` keys. */
 template <typename shape>
 DEVICE query_tile next_queries(const forward_params &p, const sequence &s, const cta_place &place, interval rows,
                                int32_t key, int keys, query_tile at, uint32_t *votes)
@@ -599,7 +601,7 @@ DEVICE void begin_key_warp(key_warp<shape> &w, const forward_params &f, const se
     w.all = {rows_of_key(f, s, last - 1).first, rows_of_key(f, s, first).last};
 }
 
-/* dk and dv from sums, through shared memory of the warp. */
+/* Writes dk and dv from their sums, through shared memory of the warp. */
 template <typename shape>
 DEVICE void end_key_warp(const key_warp<shape> &w, const backward_params &p, const sequence &s, const cta_place &place,
                          float *staged)

@@ -14,7 +14,8 @@
 
 namespace {
 
-/* Part `index` of an axis in parts of `step`; all of it where it is summed over, as strides of zero say. */
+/* Returns part `index` of an axis in parts of `step`, or all of the axis where it is summed over, as a stride of zero
+ * says. */
 struct axis_part {
     int64_t first, last;
 };
@@ -25,7 +26,7 @@ DEVICE axis_part part_of(int64_t stride, int64_t length, int64_t index, int64_t 
     return {index * step, (index + 1) * step < length ? (index + 1) * step : length};
 }
 
-/* How many parts each axis of dbias has. */
+/* Says how many parts each axis of dbias has. */
 struct dbias_parts {
     int64_t batch, heads, rows, keys;
 };
@@ -41,7 +42,7 @@ struct shared_tiles {
     vote_words votes;
 };
 
-/* sum[i][c] += dx of the rows and keys of one tile. */
+/* Adds dx of the rows and keys of one tile: sum[i][c] += dx. */
 DEVICE void add_tile(float (&sum)[ROWS][KEYS], shared_tiles &shared, const backward_params &p, const query_head &h,
                      int32_t row, int32_t key)
 {
@@ -66,7 +67,8 @@ DEVICE void add_tile(float (&sum)[ROWS][KEYS], shared_tiles &shared, const backw
         UNROLL for (int c = 0; c < KEYS; ++c) sum[i][c] += shared.dx.at[pair_of_thread(i, c)];
 }
 
-/* Of sums[row][key], the element of row r and key c; the sum over all rows, or keys, where they are one element. */
+/* Returns the element of row r and key c of sums[row][key]; where all rows, or all keys, are one element, it sums over
+ * them. */
 DEVICE float element_of(const weight_tile &sums, const score_tensor &t, int r, int c)
 {
     const int first_r = t.seqlen_q != 0 ? r : 0, last_r = t.seqlen_q != 0 ? r + 1 : TILE_A;
@@ -77,7 +79,7 @@ DEVICE float element_of(const weight_tile &sums, const score_tensor &t, int r, i
     return sum;
 }
 
-/* One tile of dbias: rows and keys of each part at most a tile's, or all of them. */
+/* Writes one tile of dbias. Each part has at most a tile's rows and keys, or all of them where they are summed over. */
 DEVICE void write_tile(const backward_params &p, shared_tiles &shared, axis_part batch, axis_part heads,
                        axis_part rows, axis_part keys)
 {

@@ -15,16 +15,16 @@
 
 namespace {
 
-/* What a thread keeps of its rows: the running maximum in base 2, its own part of the sum of weights, 1 where it met
- * a visible key, o before normalisation: features 4 column + SPAN n. */
+/* Holds what a thread keeps of its rows: the running maximum in base 2, its own part of the sum of weights, 1 where it
+ * met a visible key, and o before normalisation, of which it has features 4 column + SPAN n. */
 template <int DIM_V>
 struct accumulators {
     float max[ROWS], sum[ROWS], any[ROWS];
     quad o[ROWS][DIM_V / SPAN];
 };
 
-/* What the biases of the CTA's rows are taken less: 0 until a row's maximum turns out to be large. True where one of
- * the rows has a reference only now, and so must be taken once more. */
+/* Finds what is subtracted from the biases of the CTA's rows: 0 until a row's maximum turns out to be large. Returns
+ * true where one of the rows has a reference only now and must therefore be retried. */
 template <int DIM_V>
 DEVICE bool find_references(row_numbers &reference, vote_words &votes, const accumulators<DIM_V> &kept,
                             const forward_params &p, const query_head &h, int32_t row, float sink)
@@ -44,7 +44,7 @@ DEVICE bool find_references(row_numbers &reference, vote_words &votes, const acc
     return vote_any(votes, is_new);
 }
 
-/* Dot products to scores, INVISIBLE where there is none; a thread its own. */
+/* Turns dot products into scores, INVISIBLE where there is none; each thread takes its own pairs. */
 DEVICE void find_scores(weight_tile &tile, const forward_params &p, const query_head &h, int32_t row, int32_t key,
                         const row_numbers &reference)
 {
@@ -61,7 +61,7 @@ DEVICE void find_scores(weight_tile &tile, const forward_params &p, const query_
     }
 }
 
-/* Scores of row i and a tile to weights; what is kept of the row follows its maximum. */
+/* Turns the scores of row i and a tile into weights; what is kept of the row follows its maximum. */
 template <int DIM_V>
 DEVICE void softmax_step(accumulators<DIM_V> &kept, weight_tile &tile, int i)
 {
@@ -70,11 +70,11 @@ DEVICE void softmax_step(accumulators<DIM_V> &kept, weight_tile &tile, int i)
     for (int c = 0; c < KEYS; ++c) {
         y[c] = tile.at[pair_of_thread(i, c)];
         visible[c] = bits_of(y[c]) != INVISIBLE;
-        if (visible[c]) max = max_f32(max, y[c]); /* passes a NaN by: it reaches the sum */
+        if (visible[c]) max = max_f32(max, y[c]); /* ignores a NaN, which reaches the sum */
     }
     max = max_f32(kept.max[i], max_of_row(max));
-    const float reference = max == -infinity_f32() ? 0 : max; /* against -inf - -inf where no score is finite */
-    const float rescale = kept.max[i] == max ? 1 : exp2_f32(kept.max[i] - reference); /* against inf - inf */
+    const float reference = max == -infinity_f32() ? 0 : max; /* avoids -inf - -inf where no score is finite */
+    const float rescale = kept.max[i] == max ? 1 : exp2_f32(kept.max[i] - reference); /* avoids inf - inf */
     kept.max[i] = max;
     kept.sum[i] *= rescale;
     for (int n = 0; n < DIM_V / SPAN; ++n)
@@ -88,7 +88,7 @@ DEVICE void softmax_step(accumulators<DIM_V> &kept, weight_tile &tile, int i)
     }
 }
 
-/* Weights that dropout drops become 0, and NaN if they are infinite: their keys are seen. */
+/* Weights that dropout drops become 0, and NaN if they are infinite, since their keys are seen. */
 DEVICE void drop_keys(weight_tile &tile, const forward_params &p, const query_head &h, int32_t row, int32_t key)
 {
     ROLLED for (int i = 0; i < ROWS; ++i)
@@ -99,7 +99,8 @@ DEVICE void drop_keys(weight_tile &tile, const forward_params &p, const query_he
         }
 }
 
-/* Row `row` of the sequence: o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) if it is empty. */
+/* Writes row `row` of the sequence: o = sum p v / sum p and lse = ln 2 (m + log2 sum p), or (0, -inf or the sink) if
+ * the row is empty. */
 template <int DIM_V>
 DEVICE void write_row(const forward_params &p, const accumulators<DIM_V> &kept, int i, float sum, bool empty,
                       float empty_lse, float reference, int64_t b, int64_t row, int64_t head)

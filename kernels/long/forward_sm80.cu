@@ -7,9 +7,8 @@
  * Grid    x: tiles of TILE_Q query rows, the longest first where a window cuts them; y, z: batch * num_heads_q
  * Block   4 warps; a warp owns 32 neighbouring rows (16 where DIM is 256), its lanes share them as mma.sync has it
  * Shared  a tile of q, one of k, one of v: 32 KB at DIM 64, 64 KB at 128, 96 KB at 256
- * Phases  load q and k; for each tile of keys: load v beside s = q k^T, the next k beside softmax and o += p v; all of
- *         it
- *         once more where biases alone make a row's maximum large, less the largest of them; write o
+ * Phases  load q and k; for each tile of keys: load v beside s = q k^T, the next k beside softmax and o += p v; where
+ *         biases alone make a row's maximum large, retry with the largest of them subtracted; write o
  *
  * s and o are sums of the tensor cores in fp32. Weights are 2^(y - m), y the score in base 2, m the running maximum of
  * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where y is no more than c (q . k),
@@ -24,8 +23,8 @@ namespace {
 
 enum { THREADS = 128, WARPS = THREADS / 32, TILE_K = 64 };
 
-/* 32 rows to a warp halve the reads of k and v; at 256 features their o would not fit into registers, nor would what
- * scores that are not plain need. */
+/* A warp that owns 32 rows reads k and v half as often. At 256 features o of 32 rows would not fit into registers, nor
+ * would what scores that are not plain need. */
 template <int DIM, bool PLAIN>
 struct shape {
     static constexpr int BLOCKS = PLAIN && DIM <= 128 ? 2 : 1; /* of 16 rows to a warp */
@@ -34,7 +33,8 @@ struct shape {
     static constexpr size_t SHARED_BYTES = NUMBERS * sizeof(uint16_t) + WARPS * sizeof(uint32_t);
 };
 
-/* What a warp makes of its dot products with a tile of keys, the first at `key`. is_cut: not every row sees all. */
+/* Adds a tile of keys, the first of which is `key`, to what a warp keeps, given its dot products with them. is_cut says
+ * that not every row sees every key. */
 template <typename T, int DIM, int BLOCKS, bool PLAIN>
 DEVICE void take_tile(const forward_params &p, const score_rule &rule, const sequence &s, float c, bool is_cut,
                       accumulators<DIM> (&kept)[BLOCKS], score_block<TILE_K> (&scores)[BLOCKS],
@@ -60,7 +60,7 @@ DEVICE void take_tile(const forward_params &p, const score_rule &rule, const seq
     multiply_p_v<T, 1>(kept, scores, v);
 }
 
-/* o of fp32. */
+/* Writes o in fp32. */
 template <int DIM, int BLOCKS>
 DEVICE void write_o_32(const forward_params &p, const accumulators<DIM> (&kept)[BLOCKS],
                        const row_factors<BLOCKS> &factor, int64_t b, int64_t first, int rows, int64_t head)
@@ -77,7 +77,8 @@ DEVICE void write_o_32(const forward_params &p, const accumulators<DIM> (&kept)[
         }
 }
 
-/* The next tile from `key` on that masks of bytes do not hide; `last` if there is none. Plain scores have no masks. */
+/* Returns the next tile from `key` on that masks of bytes do not hide, or `last` if there is none. Plain scores have no
+ * masks. */
 template <bool PLAIN>
 DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
                          int32_t key, int32_t last, uint32_t *votes)
@@ -96,7 +97,7 @@ DEVICE int32_t next_tile(const forward_params &p, const score_rule &rule, const 
     }
 }
 
-/* Whether a warp of the CTA asks for that. */
+/* Returns whether a warp of the CTA asks for a retry. */
 DEVICE bool is_taken_again(bool is_asked, uint32_t *votes)
 {
     if (lane() == 0) votes[warp()] = is_asked;
@@ -105,6 +106,33 @@ DEVICE bool is_taken_again(bool is_asked, uint32_t *votes)
     for (int w = 0; w < WARPS; ++w) all |= votes[w];
     sync_threads(); /* the votes are free */
     return all != 0;
+}
+
+/* The epilogue finds factors of o, and lse, of a lane's rows from lane_row on: o = sum p v / sum p, lse = ln 2 (m +
+ * log2 sum p); (0, -inf or the sink) where no key is seen. */
+template <int DIM, int BLOCKS, bool PLAIN>
+DEVICE void end_rows(float (&factor)[BLOCKS][2], accumulators<DIM> (&kept)[BLOCKS], const forward_params &p,
+                     const sequence &s, const row_references<BLOCKS> &reference, int64_t b, int64_t head,
+                     int32_t lane_row, float sink)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int32_t row = lane_row + 16 * m + 8 * half;
+            const float sum = sum_of_quad(kept[m].sum[half]);
+            const interval seen = keys_of_row(p, s, row);
+            bool is_empty = seen.first >= seen.last;
+            if (!PLAIN) {
+                const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
+                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
+            }
+            clear_empty(kept[m], half, is_empty);
+            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
+            const float empty_lse = row < s.used_q ? sink : -infinity_f32();
+            float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
+            if (!PLAIN && !is_empty) lse += reference[m][half];
+            if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
+                store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
+        }
 }
 
 template <typename T, int DIM, bool PLAIN>
@@ -162,30 +190,13 @@ KERNEL(THREADS, 2) void forward_kernel(const forward_params p)
             if (next < keys.last)
                 load_tile<TILE_K, DIM, THREADS>(k, p.k, b, s.first_k + next, keys.last - next, head_kv, p.head_dim);
             if (is_seen)
-                take_tile<T, DIM, shape::BLOCKS, PLAIN>(p, rule, s, c, is_cut, kept, scores, reference, lane_row, key, v);
+                take_tile<T, DIM, shape::BLOCKS, PLAIN>(p, rule, s, c, is_cut, kept, scores, reference, lane_row, key,
+                                                        v);
             key = next;
         }
     } while (!PLAIN && is_taken_again(find_references(reference, kept, p, rule, s, lane_row, sink), votes));
-    /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
     float factor[shape::BLOCKS][2];
-    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
-        UNROLL for (int half = 0; half < 2; ++half) {
-            const int32_t row = lane_row + 16 * m + 8 * half;
-            const float sum = sum_of_quad(kept[m].sum[half]);
-            const interval seen = keys_of_row(p, s, row);
-            bool is_empty = seen.first >= seen.last;
-            if (!PLAIN) {
-                const uint32_t any = kept[m].any[half] | shfl_xor(FULL_WARP, kept[m].any[half], 1);
-                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
-            }
-            clear_empty(kept[m], half, is_empty);
-            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
-            const float empty_lse = row < s.used_q ? sink : -infinity_f32();
-            float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
-            if (!PLAIN && !is_empty) lse += reference[m][half];
-            if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
-                store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
-        }
+    end_rows<DIM, shape::BLOCKS, PLAIN>(factor, kept, p, s, reference, b, head, lane_row, sink);
     const int left = s.seqlen_q - tile_row - warp_row;
     const int64_t warp_first = s.first_q + tile_row + warp_row;
     if (p.o.dtype == ATTEST_FP32) return write_o_32<DIM, shape::BLOCKS>(p, kept, factor, b, warp_first, left, head);

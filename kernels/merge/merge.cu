@@ -1,11 +1,11 @@
-/* merge.cu - states of disjoint key sets to the state of their union, in one pass over them.
+/* merge.cu - the state of the union of disjoint key sets, from the states of those, in one pass.
  *
  *     lse = ln sum_a exp(lse_a),   o = sum_a exp(lse_a - lse) o_a
  *
- * Computed as w_a = 2^((lse_a - max) log2 e), o = (sum_a w_a o_a) / sum_a w_a, lse = max + ln 2 log2(sum_a w_a): sums
- * in argument order, each product rounded before it is added, so that two states commute bit for bit. An empty
- * state (lse = -inf) is not read, one that is alone is copied bit by bit, none at all gives (0, -inf). An o of 16 bits
- * is that of fp32, rounded.
+ * It is computed as w_a = 2^((lse_a - max) log2 e), o = (sum_a w_a o_a) / sum_a w_a, lse = max + ln 2 log2(sum_a w_a).
+ * Sums go in argument order, and each product is rounded before it is added, so that two states commute bit for bit. An
+ * empty state (lse = -inf) is not read, one that is alone is copied bit by bit, and none at all gives (0, -inf). An o
+ * of 16 bits is the fp32 result, rounded.
  *
  * Grid    x: blocks of rows
  * Block   128 threads; 1 .. 32 neighbours of a warp share a row, each has four features at a time */
@@ -17,7 +17,7 @@ enum { THREADS = 128 };
 
 constexpr float LN_2 = 0.693147181f;
 
-/* What the states of one row come to. */
+/* Summarises the states of one row. */
 struct total {
     int parts, part; /* states that are not empty, and the last of them */
     float max, sum;  /* of lse; of weights */
@@ -31,7 +31,7 @@ DEVICE total total_of(const merge_params &p, int64_t row)
         if (is_empty(lse)) continue;
         t.parts += 1;
         t.part = a;
-        t.max = max_f32(t.max, lse); /* passes a NaN by: it reaches the sum */
+        t.max = max_f32(t.max, lse); /* ignores a NaN, which reaches the sum */
     }
     for (int a = 0; a < p.num_states; ++a) {
         const float lse = p.lse_states[a][row];

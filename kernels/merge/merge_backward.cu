@@ -2,10 +2,10 @@
  *
  *     do_a = w_a dout,   dlse_a = w_a (dlse + dout . (o_a - o)),   w_a = exp(lse_a - lse)
  *
- * under the o and lse that are given. Differences first: o_a and o are often close, and so nothing cancels but what the
- * formula lets cancel. Features are summed by fused multiply-adds, four at a time by each thread of a row, then threads
- * by a tree: the order depends on head_dim_v alone. An empty state (lse_a = -inf) gets zeros, and its o_a is not read;
- * a row whose states are all empty does not read dout and dlse.
+ * under the o and lse that are given. Differences are taken first: o_a and o are often close, and this way nothing
+ * cancels but what the formula lets cancel. Features are summed by fused multiply-adds, four at a time by each thread
+ * of a row, then threads by a tree, so that the order depends on head_dim_v alone. An empty state (lse_a = -inf) gets
+ * zeros, and its o_a is not read; a row whose states are all empty does not read dout and dlse.
  *
  * Grid    x: blocks of rows
  * Block   128 threads; 1 .. 32 neighbours of a warp share a row, each has four features at a time */
@@ -29,7 +29,7 @@ DEVICE float differentiate_features(const merge_backward_params &p, int a, float
     return dot;
 }
 
-/* Of the neighbours that share a row: each gets the sum. */
+/* Sums over the neighbours that share a row; each of them gets the sum. */
 DEVICE float sum_of_row(float x, int threads)
 {
     for (int distance = threads / 2; distance > 0; distance /= 2) x += shfl_xor(FULL_WARP, x, distance);

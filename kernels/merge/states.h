@@ -10,13 +10,13 @@
 
 constexpr float STATES_LOG2_E = 1.44269504f;
 
-/* False for NaN, which must be felt. */
+/* Returns false for a NaN, which must be felt. */
 DEVICE bool is_empty(float lse) { return lse == -infinity_f32(); }
 
-/* exp(lse - whole). */
+/* Returns exp(lse - whole). */
 DEVICE float weight(float lse, float whole) { return exp2_f32((lse - whole) * STATES_LOG2_E); }
 
-/* Four features of a row: which of the tensor's elements, and how many of the four the row has. */
+/* Names four features of a row: which of the tensor's elements they are, and how many of the four the row has. */
 struct four_features {
     int64_t at, left;
     bool by_four; /* the four are there, and lie at a multiple of their bytes */
@@ -32,7 +32,7 @@ DEVICE float number_of(uint16_t bits, int32_t dtype)
     return dtype == ATTEST_FP16 ? to_f32(f16{bits}) : to_f32(bf16{bits});
 }
 
-/* Zero past the row's end. */
+/* Loads four features, with zeros past the row's end. */
 DEVICE quad load_features(const float *data, const four_features &f)
 {
     if (f.by_four) return load_global_16<quad>(data + f.at);
@@ -53,7 +53,7 @@ DEVICE quad load_features(const void *data, int32_t dtype, const four_features &
     return out;
 }
 
-/* fp32 is kept bit by bit. */
+/* Stores four features; fp32 is kept bit by bit. */
 DEVICE void store_features(float *data, const four_features &f, const quad &value)
 {
     if (f.by_four) return store_global_16(data + f.at, value);
@@ -74,7 +74,7 @@ DEVICE void store_features(void *data, int32_t dtype, const four_features &f, co
     else for (int n = 0; n < 4 && n < f.left; ++n) numbers[n] = static_cast<uint16_t>(bits >> 16 * n);
 }
 
-/* Threads that share a row: a power of two. On the host. */
+/* Returns how many threads share a row, a power of two. Runs on the host. */
 static inline int threads_of_row(int64_t head_dim_v)
 {
     int threads = 1;

@@ -1,8 +1,8 @@
 /* backward_scores.h - what the two kernels of long/backward_sm80.cu share: shapes, the workspace, scores, products.
- * Scores are those of short/backward_sm80.cu, too.
+ * short/backward_sm80.cu uses the scores, too.
  *
- * A warp owns 16 or 32 neighbouring rows of two tensors. STEP rows of the other side at a time, it takes their products
- * with its own (s and dp), makes weights of them (p and ds), and adds the weighted rows of the other side to sums. */
+ * A warp owns 16 or 32 neighbouring rows of two tensors. It multiplies them with STEP rows of the other side at a time
+ * (s and dp), makes weights of the products (p and ds), and adds the weighted rows of the other side to sums. */
 #ifndef ATTEST_KERNELS_SHARED_BACKWARD_SCORES_H
 #define ATTEST_KERNELS_SHARED_BACKWARD_SCORES_H
 
@@ -14,9 +14,9 @@
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
 
-/* KEYS: of the kernel that owns keys. What a lane of a warp with 16 rows needs: 2 FEATURES / 8 x 4 sums, 2 DIM / 16 x 4
- * pairs of its rows where they are RESIDENT in registers, 2 STEP / 8 x 4 of s and dp; twice that with 32 rows, which
- * halve the reads from shared memory. At 256 features a CTA owns half of each result. */
+/* KEYS says that a kernel owns keys. A lane of a warp with 16 rows needs 2 FEATURES / 8 x 4 sums, 2 DIM / 16 x 4 pairs
+ * of its rows where they are RESIDENT in registers, and 2 STEP / 8 x 4 numbers of s and dp. With 32 rows it needs twice
+ * that, and shared memory is read half as often. At 256 features a CTA owns half of each result. */
 template <int DIMENSIONS, bool IS_PLAIN, bool IS_BY_KEY>
 struct backward_shape {
     static constexpr int DIM = DIMENSIONS;
@@ -25,9 +25,10 @@ struct backward_shape {
     static constexpr int WARP_ROWS = 16 * BLOCKS, OWN = WARPS * WARP_ROWS;
     static constexpr bool RESIDENT = PLAIN && DIM == 128 && KEYS;
     static constexpr int TILE = DIM <= 128 ? 64 : 16; /* rows of the other side in shared memory */
-    static constexpr int STEP = PLAIN && (DIM == 64 || (DIM == 128 && !KEYS)) ? 32 : 16; /* and at a time */
+    static constexpr int STEP = PLAIN && (DIM == 64 || (DIM == 128 && !KEYS)) ? 32 : 16; /* and as many at a time */
     static constexpr int FEATURES = DIM <= 128 ? DIM : 128, PARTS = DIM / FEATURES;
-    /* In shared memory: two tiles of its rows, two stages of two tiles of the others, fp32 terms of rows, votes. */
+    /* Shared memory holds two tiles of the CTA's own rows, two stages of two tiles of the others, fp32 terms of rows,
+     * and votes. */
     static constexpr int STAGE_TERMS = (PLAIN ? 3 : 4) * TILE; /* of rows: lse, offset, lse's low part and reference */
     static constexpr int NUMBERS = (2 * OWN + 4 * TILE) * DIM, TERMS = KEYS ? 2 * STAGE_TERMS : 5 * OWN;
     static constexpr size_t SHARED_BYTES =
@@ -36,7 +37,7 @@ struct backward_shape {
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* What dot products become scores by: y = c dot where scores are linear in them, else rule and c = 1. */
+/* Says how dot products become scores: y = c dot where scores are linear in them, else by the rule, with c = 1. */
 struct score_terms {
     score_rule rule;
     float c;
@@ -54,7 +55,7 @@ DEVICE score_terms find_score_terms(const forward_params &p, int64_t b, int64_t 
     return out;
 }
 
-/* Of one pair of a query row and a key. */
+/* Holds what one pair of a query row and a key contributes. */
 struct pair_gradient {
     float p;     /* -0 where the pair takes no part: UNSEEN once it is rounded */
     float kept;  /* p, or 0 where dropout drops it */
@@ -62,7 +63,7 @@ struct pair_gradient {
     float slope; /* of ds by dx */
 };
 
-/* dot = q . k, dp = dout . v. `last` as is_kept has it. */
+/* dot is q . k, and dp is dout . v. `last` is as in is_kept. */
 DEVICE pair_gradient find_pair_gradient(const forward_params &p, const score_terms &terms, const sequence &s,
                                         int32_t row, int32_t key, float dot, float dp, const row_lse &lse, float offset,
                                         dropout_bits &last)
@@ -71,13 +72,13 @@ DEVICE pair_gradient find_pair_gradient(const forward_params &p, const score_ter
     if (!found.visible) return {-0.0f, -0.0f, 0, 0};
     const bool is_dropped = !is_kept(p, terms.rule, row, key, last);
     const float weight = exp2_f32(find_exponent(found.y, terms.c, lse.high) - lse.low);
-    const float value = is_dropped ? 0 * dp : p.dropout_multiplier * dp; /* a NaN of v is felt all the same */
+    const float value = is_dropped ? 0 * dp : p.dropout_multiplier * dp; /* a NaN of v is felt even if dropped */
     return {weight, is_dropped ? 0 * weight : weight, weight * (value - offset), found.slope};
 }
 
 /* ---- where a CTA stands ------------------------------------------------------------------------------------------ */
 
-/* Tile `tile` of the rows of one head of a sequence, features first_x on of its result. */
+/* Names tile `tile` of the rows of one head of a sequence, and features first_x on of its result. */
 struct cta_place {
     int64_t b, head, tile;
     int first_x;
@@ -97,7 +98,7 @@ DEVICE int smaller(int64_t a, int b) { return a < b ? static_cast<int>(a) : b; }
 
 /* ---- rows in global memory --------------------------------------------------------------------------------------- */
 
-/* Features x .. x + 7 of a row, zero past its end. */
+/* Holds features x .. x + 7 of a row, with zeros past its end. */
 struct eight_features {
     float at[8];
 };
@@ -125,7 +126,7 @@ DEVICE eight_features load_eight_features(const row_pointer &row, bool by_eight,
     return out;
 }
 
-/* a . b of one row of each, in its four lanes. */
+/* Returns a . b for one row of each, in the four lanes of the row. */
 DEVICE float multiply_row(const row_tensor &a, const row_tensor &b, int64_t batch, int64_t row, int64_t head,
                          int length)
 {
@@ -141,8 +142,8 @@ DEVICE float multiply_row(const row_tensor &a, const row_tensor &b, int64_t batc
 
 /* ---- fragments --------------------------------------------------------------------------------------------------- */
 
-/* Where in a tile a lane reads 16 features from 16 x on: at x / 16 % 4, plus x / 64 * 64. `rows` of fragments whose
- * columns are the tile's rows, `columns` of a and of those whose columns are features. */
+/* Says where in a tile a lane reads 16 features from 16 x on: at x / 16 % 4, plus x / 64 * 64. `rows` is for fragments
+ * whose columns are the tile's rows, `columns` for a and for fragments whose columns are features. */
 struct lane_offsets {
     unsigned rows[4], columns[4];
 };
@@ -169,7 +170,7 @@ DEVICE void split_b(uint32_t (&b)[2][2], const uint32_t (&r)[4])
     b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
 }
 
-/* The rows of one tensor that a warp owns: RESIDENT as fragments, else where they lie. */
+/* Holds the rows of one tensor that a warp owns: as fragments if RESIDENT, else by where they lie. */
 template <typename shape>
 struct own_rows {
     uint32_t a[shape::RESIDENT ? shape::DIM / 16 : 1][shape::BLOCKS][4];
@@ -191,7 +192,7 @@ DEVICE void make_resident(own_rows<shape> &own, const lane_offsets &lanes)
 
 /* ---- products of rows -------------------------------------------------------------------------------------------- */
 
-/* Of a warp's rows and STEP others. */
+/* Holds products of a warp's rows and STEP others. */
 template <typename shape>
 struct products {
     float at[shape::BLOCKS][shape::STEP / 8][4];
@@ -205,7 +206,7 @@ DEVICE void clear(products<shape> &d)
             UNROLL for (int e = 0; e < 4; ++e) d.at[m][n][e] = 0;
 }
 
-/* d += own b^T, of features x .. x + 15. */
+/* Computes d += own b^T for features x .. x + 15. */
 template <typename T, typename shape>
 DEVICE void multiply_features(products<shape> &d, own_rows<shape> &own, const uint16_t *b_rows,
                               const lane_offsets &lanes, int x)
@@ -223,7 +224,7 @@ DEVICE void multiply_features(products<shape> &d, own_rows<shape> &own, const ui
     }
 }
 
-/* d0 = own0 b0^T, d1 = own1 b1^T, in turns: their chains of sums hide one another's latency. */
+/* Computes d0 = own0 b0^T and d1 = own1 b1^T in turns, so that their chains of sums hide one another's latency. */
 template <typename T, typename shape>
 DEVICE void multiply_rows(products<shape> &d0, products<shape> &d1, own_rows<shape> &own0, own_rows<shape> &own1,
                           const uint16_t *b0_rows, const uint16_t *b1_rows, const lane_offsets &lanes)
@@ -238,7 +239,7 @@ DEVICE void multiply_rows(products<shape> &d0, products<shape> &d1, own_rows<sha
 
 /* ---- weighted sums of rows --------------------------------------------------------------------------------------- */
 
-/* Weights of STEP others for a warp's rows, rounded, as fragments. */
+/* Holds weights of STEP others for a warp's rows, rounded, as fragments. */
 template <typename shape>
 struct weights {
     uint32_t a[shape::BLOCKS][shape::STEP / 16][4];
@@ -255,13 +256,13 @@ DEVICE void round_weights(weights<shape> &out, const products<shape> &d)
             }
 }
 
-/* FEATURES sums of each row that a warp owns. */
+/* Holds FEATURES sums for each row that a warp owns. */
 template <typename shape>
 struct feature_sums {
     float at[shape::BLOCKS][shape::FEATURES / 8][4];
 };
 
-/* Rows 16 j .. 16 j + 15 of STEP, features x .. x + 15. */
+/* Loads rows 16 j .. 16 j + 15 of STEP, features x .. x + 15. */
 template <int DIM>
 DEVICE void load_columns(uint32_t (&b)[2][2], const uint16_t *b_rows, const lane_offsets &lanes, int j, int x)
 {
@@ -270,7 +271,7 @@ DEVICE void load_columns(uint32_t (&b)[2][2], const uint16_t *b_rows, const lane
     split_b(b, r);
 }
 
-/* sum0 += w0 b and, where TWO, sum1 += w1 b: they share the fragments of b, STEP rows of features. */
+/* Computes sum0 += w0 b and, where TWO, sum1 += w1 b. The two share the fragments of b, STEP rows of features. */
 template <typename T, bool TWO, typename shape>
 DEVICE void add_products(feature_sums<shape> &sum0, feature_sums<shape> &sum1, const weights<shape> &w0,
                          const weights<shape> &w1, const uint16_t *b_rows, const lane_offsets &lanes)
@@ -287,8 +288,8 @@ DEVICE void add_products(feature_sums<shape> &sum0, feature_sums<shape> &sum1, c
         }
 }
 
-/* sum += w b over the rows that `seen` has not as UNSEEN, where b is not finite. Rare: where scores are not plain, all
- * features are brought to the code of 64; elsewhere the loop would cost registers. */
+/* Computes sum += w b over the rows that `seen` does not mark as UNSEEN, where b is not finite. As this is rare, all
+ * features are brought to the code of 64 where scores are not plain; elsewhere the loop would cost registers. */
 template <typename T, typename shape>
 DEVICE void add_seen(feature_sums<shape> &sum, const weights<shape> &w, const weights<shape> &seen,
                      const uint16_t *b_rows, const lane_offsets &lanes)
@@ -314,7 +315,7 @@ DEVICE void add_seen(feature_sums<shape> &sum, const weights<shape> &w, const we
 template <typename shape>
 constexpr int PITCH = shape::FEATURES + 8;
 
-/* sums times `factor` to a warp's rows of `to`. */
+/* Writes sums times `factor` to a warp's rows of `to`. */
 template <typename shape>
 DEVICE void stage_sums(float *to, const feature_sums<shape> &sums, float factor)
 {
@@ -325,7 +326,7 @@ DEVICE void stage_sums(float *to, const feature_sums<shape> &sums, float factor)
                 to[(16 * m + g + e / 2 * 8) * PITCH<shape> + 8 * n + 2 * t + e % 2] = factor * sums.at[m][n][e];
 }
 
-/* Four features of a row, from x on, as store_features; at once where they can be. */
+/* Stores four features of a row, from x on, as store_features does; at once where that is possible. */
 DEVICE void store_four(const row_pointer &row, int x, const quad &value)
 {
     if (!row.by_four || x + 4 > row.length) return store_features(row, x, value);
@@ -341,8 +342,8 @@ DEVICE void store_four(const row_pointer &row, int x, const quad &value)
     *reinterpret_cast<uint64_t *>(row.data + 2 * x) = static_cast<uint64_t>(pairs[1]) << 32 | pairs[0];
 }
 
-/* Staged sums of a warp to rows first .. first + count - 1 of one head, from feature first_x on; zeros from row `used`
- * on. */
+/* Copies staged sums of a warp to rows first .. first + count - 1 of one head, from feature first_x on, and writes
+ * zeros from row `used` on. */
 template <typename shape>
 DEVICE void store_sums(const float *from, const row_tensor &t, int64_t b, int64_t first, int count, int used,
                        int64_t head, int first_x, int length)

@@ -8,7 +8,7 @@ static void judge(uint32_t n, uint32_t by, const divisor &d)
     cr_assert_eq(quotient(n, d), n / by, "%u / %u", n, by);
 }
 
-/* Around the multiples where a quotient changes, over the whole range. */
+/* Judges quotients around the multiples where they change, over the whole range. */
 static void judge_around(uint32_t by)
 {
     const divisor d = divisor_of(by);

@@ -25,15 +25,15 @@ enum {
 DEVICE int column_of_thread() { return static_cast<int>(thread_x()) % COLUMNS; }
 DEVICE int row_of_thread() { return static_cast<int>(thread_x()) / COLUMNS * ROWS; } /* the first of ROWS */
 
-/* A number for each row a and row b of a tile. */
+/* Holds a number for each row a and row b of a tile. */
 struct alignas(16) weight_tile {
     float at[TILE_A * PITCH];
 };
 
-/* Place of a thread's pair (i, c): rows row_of_thread() + i of a and column_of_thread() + 16 c of b. */
+/* Returns the place of a thread's pair (i, c): rows row_of_thread() + i of a and column_of_thread() + 16 c of b. */
 DEVICE int pair_of_thread(int i, int c) { return (row_of_thread() + i) * PITCH + column_of_thread() + c * COLUMNS; }
 
-/* In place of the weight of a pair that takes no part: a NaN that no operation returns. */
+/* This stands in place of the weight of a pair that takes no part: a NaN that no operation returns. */
 constexpr uint32_t INVISIBLE = 0xffffffff;
 
 DEVICE float weight_of(bool visible, float weight)
@@ -45,14 +45,14 @@ struct alignas(16) row_tiles {
     float a[TILE_A * PITCH], b[TILE_B * PITCH];
 };
 
-/* `count` neighbouring rows of one head of a tensor. */
+/* Points to `count` neighbouring rows of one head of a tensor. */
 struct head_rows {
     const row_tensor *tensor;
     int64_t b, first, head;
     int32_t length, count; /* features; rows */
 };
 
-/* One query head of one sequence. */
+/* Names one query head of one sequence. */
 struct query_head {
     int64_t b, head;
     sequence s;
@@ -64,7 +64,7 @@ DEVICE query_head find_query_head(const forward_params &p, int64_t b, int64_t he
     return {b, head, find_sequence(p, b), find_score_rule(p, b, head)};
 }
 
-/* Rows of queries, of q, dout or what has their shape; and of the keys that the head sees, of k or v. */
+/* Returns rows of queries, of q, dout or what has their shape; and rows of the keys that the head sees, of k or v. */
 DEVICE head_rows query_rows(const row_tensor &t, const query_head &h, int32_t row, int32_t count, int32_t length)
 {
     return {&t, h.b, h.s.first_q + row, h.head, length, count};
@@ -76,7 +76,7 @@ DEVICE head_rows key_rows(const forward_params &p, const row_tensor &t, const qu
     return {&t, h.b, h.s.first_k + key, h.head / p.group, length, count};
 }
 
-/* Features x .. x + SPAN - 1 of rows, as far as there are so many, into TILE rows of shared memory. The last quad and
+/* Loads features x .. x + SPAN - 1 of rows, as far as there are any, into TILE rows of shared memory. The last quad and
  * rows past the last are filled with zeros: what nobody sees is not read, and stale shared memory could hold a NaN. */
 template <int TILE>
 DEVICE void load_span(float *tile, const head_rows &rows, int x)
@@ -90,8 +90,8 @@ DEVICE void load_span(float *tile, const head_rows &rows, int x)
     }
 }
 
-/* out[a][b] = row a . row b, a chain over the features. A thread writes its own pairs: it needs no barrier to read
- * them. */
+/* Computes out[a][b] = row a . row b, as a chain over the features. A thread writes its own pairs, so it needs no
+ * barrier to read them. */
 DEVICE void dot_products(weight_tile &out, row_tiles &tiles, const head_rows &a, const head_rows &b)
 {
     const float *const rows_a = &tiles.a[row_of_thread() * PITCH], *const rows_b = &tiles.b[column_of_thread() * PITCH];
@@ -115,8 +115,9 @@ DEVICE void dot_products(weight_tile &out, row_tiles &tiles, const head_rows &a,
         for (int c = 0; c < KEYS; ++c) out.at[pair_of_thread(i, c)] = dot[i][c];
 }
 
-/* sum[i][n] += weights b: features 4 column_of_thread() + SPAN n and the next three, over the rows b that take part: a
- * hidden one may hold a NaN, which zero times it would be, too. The weights need no barrier before or after. */
+/* Computes sum[i][n] += weights b for features 4 column_of_thread() + SPAN n and the next three, over the rows b that
+ * take part: a hidden one may hold a NaN, and zero times that is a NaN, too. The weights need no barrier before or
+ * after. */
 template <int DIM>
 DEVICE void accumulate(quad (&sum)[ROWS][DIM / SPAN], row_tiles &tiles, const weight_tile &weights, const head_rows &b)
 {
@@ -145,7 +146,7 @@ struct vote_words {
     uint32_t at[THREADS / 32];
 };
 
-/* Whether masks of bytes hide every pair of rows x keys from (row, key) on: then a tile can be left out. */
+/* Returns whether masks of bytes hide every pair of rows x keys from (row, key) on: then a tile can be left out. */
 DEVICE bool is_tile_hidden(const forward_params &p, const query_head &h, int32_t row, int rows, int32_t key, int keys,
                            vote_words &votes)
 {
@@ -154,7 +155,7 @@ DEVICE bool is_tile_hidden(const forward_params &p, const query_head &h, int32_t
     return is_hidden<THREADS>(p, h.rule, h.s, row, rows, key, keys, votes.at);
 }
 
-/* Whether a thread of the CTA says so. All threads call it. */
+/* Returns whether a thread of the CTA votes so. All threads call it. */
 DEVICE bool vote_any(vote_words &votes, bool vote)
 {
     sync_threads(); /* the votes are free */
@@ -166,12 +167,12 @@ DEVICE bool vote_any(vote_words &votes, bool vote)
     return all != 0;
 }
 
-/* A number for each row a. */
+/* Holds a number for each row a. */
 struct row_numbers {
     float at[TILE_A];
 };
 
-/* Over the 16 threads that share rows a, the same in all of them. */
+/* Returns the largest x of the 16 threads that share rows a, the same in all of them. */
 DEVICE float max_of_row(float x)
 {
     for (unsigned step = COLUMNS / 2; step > 0; step /= 2) x = max_f32(x, shfl_xor(FULL_WARP, x, step));
@@ -184,7 +185,7 @@ DEVICE float sum_of_row(float x)
     return x;
 }
 
-/* q . k and dout . v of `rows` queries from `row` on, the CTA's own, and `keys` keys from `key` on. */
+/* Computes q . k and dout . v for `rows` queries from `row` on, the CTA's own, and `keys` keys from `key` on. */
 DEVICE void find_dots(weight_tile &q_k, weight_tile &dout_v, row_tiles &tiles, const backward_params &p,
                       const query_head &h, int32_t row, int rows, int32_t key, int keys)
 {
@@ -194,7 +195,7 @@ DEVICE void find_dots(weight_tile &q_k, weight_tile &dout_v, row_tiles &tiles, c
     dot_products(q_k, tiles, query_rows(f.q, h, row, rows, f.head_dim), key_rows(f, f.k, h, key, keys, f.head_dim));
 }
 
-/* A CTA for every TILE_A of `rows` rows of each of `heads` heads: x is the head, first_row_of_block the row. */
+/* Gives a CTA to every TILE_A of `rows` rows of each of `heads` heads: x is the head, first_row_of_block the row. */
 inline launch_shape shape_of(int64_t heads, int64_t rows)
 {
     const int64_t tiles = (rows + TILE_A - 1) / TILE_A, y = tiles < 65535 ? tiles : 65535;

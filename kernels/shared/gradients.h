@@ -6,12 +6,12 @@
 #include "kernels/shared/params.h"
 #include "kernels/shared/scores.h"
 
-/* dbias and dsink of a backward pass, where they are wanted, once the workspace has the terms of all rows:
+/* These launch dbias and dsink of a backward pass, where they are wanted, once the workspace has the terms of all rows:
  * long/dbias.cu, long/dsink.cu. */
 extern "C" int KERNEL_SYMBOL(dbias)(const struct backward_params *p, void *stream);
 extern "C" int KERNEL_SYMBOL(dsink)(const struct backward_params *p, void *stream);
 
-/* One fp32 of a tensor without x; 0 where there is no tensor. */
+/* Loads one fp32 of a tensor without x, or 0 where there is no tensor. */
 DEVICE float load_scalar(const row_tensor &t, const sequence &s, int64_t b, int32_t row, int64_t head)
 {
     return t.data != nullptr ? load_feature(row_of(t, b, s.first_q + row, head, 1), 0) : 0.0f;
@@ -19,13 +19,13 @@ DEVICE float load_scalar(const row_tensor &t, const sequence &s, int64_t b, int3
 
 /* ---- lse --------------------------------------------------------------------------------------------------------- */
 
-/* lse of a row in base 2, in two parts, of scores whose biases are taken less `reference`: p = 2^(y - high - low). low
- * is 0 unless high is large. */
+/* Holds lse of a row in base 2, in two parts, for scores whose biases have `reference` subtracted: p = 2^(y - high -
+ * low). low is 0 unless high is large. */
 struct row_lse {
     float high, low, reference;
 };
 
-/* That of a row with the scores' maximum m and their sum of 2^(y - m). */
+/* Returns lse of a row whose scores have the maximum m and the sum `sum` of 2^(y - m). */
 DEVICE row_lse split_lse(float max, float sum, float reference)
 {
     const float log_sum = log2_f32(sum);
@@ -33,15 +33,15 @@ DEVICE row_lse split_lse(float max, float sum, float reference)
     return {max + log_sum, 0, reference};
 }
 
-/* c dot - high, of scores that are c dot. Where high is large they are rounded as it is: a fused operation would leave
- * what high was rounded by in every exponent, and that can be beyond any bound. */
+/* Returns c dot - high, for scores that are c dot. Where high is large they are rounded as it is: a fused operation
+ * would leave what high was rounded by in every exponent, and that can be beyond any bound. */
 DEVICE float find_exponent(float dot, float c, float high)
 {
     return is_large(high) ? dot * c - high : fma_rn(dot, c, -high);
 }
 
-/* What a backward pass begins with. Where it is large and that of a larger key set, scores with biases have it as their
- * reference: then it is 0 here. PLAIN: there are no biases. */
+/* Loads the lse that a backward pass begins with. Where it is large and belongs to a larger key set, it is the
+ * reference of scores with biases, and lse itself is 0. PLAIN says that there are no biases. */
 template <bool PLAIN = false>
 DEVICE row_lse load_row_lse(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
 {
@@ -50,16 +50,19 @@ DEVICE row_lse load_row_lse(const backward_params &p, const sequence &s, int64_t
     return {y, 0, 0};
 }
 
-/* Whether that is not used, but found again from the row's own scores. */
-DEVICE bool needs_own_lse(const backward_params &p, const row_lse &lse) { return !p.external_lse && is_large(lse.high); }
+/* Returns whether the given lse is not used, but found again from the row's own scores. */
+DEVICE bool needs_own_lse(const backward_params &p, const row_lse &lse)
+{
+    return !p.external_lse && is_large(lse.high);
+}
 
 /* ---- query rows -------------------------------------------------------------------------------------------------- */
 
-/* What a backward pass keeps of its query rows for who comes after: arrays [num_heads_q][rows_q] of the workspace, here
- * from the first row of a sequence and head on. */
+/* Points to what a backward pass keeps of its query rows for the kernels that follow: arrays [num_heads_q][rows_q] of
+ * the workspace, here from the first row of a sequence and head on. */
 struct row_terms {
     float *delta, *lse, *lse_low, *reference;
-    float *offset; /* delta - dlse: of long/backward_sm80.cu alone */
+    float *offset; /* delta - dlse; only long/backward_sm80.cu has it */
 };
 
 DEVICE row_terms terms_of(const backward_params &p, const sequence &s, int64_t b, int64_t head)
@@ -80,7 +83,7 @@ struct row_state {
     float delta, dlse;
 };
 
-/* As the workspace has it. Rows past used_q have no state: zeros. */
+/* Loads a row's state from the workspace. Rows past used_q have no state, so it is zero. */
 DEVICE row_state load_row_state(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
 {
     if (row >= s.used_q) return {};
@@ -89,13 +92,13 @@ DEVICE row_state load_row_state(const backward_params &p, const sequence &s, int
             load_scalar(p.dlse, s, b, row, head)};
 }
 
-/* delta of a row: the mean of its dp. Of weights that an lse in fp32 gives, which do not quite sum to one; 0 where all
- * of them are. */
+/* Returns delta of a row: the mean of its dp, over weights that an lse in fp32 gives and that therefore do not quite
+ * sum to one. It is 0 where all weights are. */
 DEVICE float mean_dp(float sum_p, float sum_p_dp) { return sum_p_dp * rcp_f32(sum_p == 0 ? 1.0f : sum_p); }
 
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
-/* Of one row and key. Where the row does not see the key, the numbers mean nothing. */
+/* Holds what one row and key contribute. Where the row does not see the key, the numbers mean nothing. */
 struct gradient {
     bool visible;
     float y;            /* the score in base 2 */
@@ -103,7 +106,7 @@ struct gradient {
     float dp, dx, ds;   /* dq += softmax_scale ds k, dk += softmax_scale ds q, dbias = dx */
 };
 
-/* Of q . k = dot and dout . v = dout_v. */
+/* Computes it from q . k = dot and dout . v = dout_v. */
 DEVICE gradient find_gradient(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row,
                               int32_t key, float dot, float dout_v, const row_state &state)
 {

@@ -9,7 +9,7 @@
 #include "kernels/shared/scores.h"
 #include "kernels/shared/tiles.h"
 
-/* What a lane keeps of 16 rows: of rows g and g + 8 the running maximum in base 2 and its own part of the sum of
+/* Holds what a lane keeps of 16 rows: of rows g and g + 8 the running maximum in base 2 and its own part of the sum of
  * weights; of their o, before normalisation, features 8 n + 2 t and 8 n + 2 t + 1. */
 template <int DIM>
 struct accumulators {
@@ -18,15 +18,15 @@ struct accumulators {
     uint32_t any[2]; /* not 0: a key was visible; kept where scores are not plain */
 };
 
-/* Scores, then weights, of 16 rows and KEYS keys, which of them are visible and which dropout drops: bit 2 n + e of
- * `seen[half]` and `dropped[half]` is s[n][2 half + e]. */
+/* Holds scores, then weights, of 16 rows and KEYS keys, and says which of them are visible and which dropout drops: bit
+ * 2 n + e of `seen[half]` and `dropped[half]` is for s[n][2 half + e]. */
 template <int KEYS>
 struct score_block {
     float s[KEYS / 8][4];
     uint32_t seen[2], dropped[2];
 };
 
-/* s = q k^T of a warp's rows. */
+/* Computes s = q k^T for a warp's rows. */
 template <typename T, int DIM, int BLOCKS, int KEYS>
 DEVICE void multiply_q_k(score_block<KEYS> (&scores)[BLOCKS], const uint16_t *q, int first_row, const uint16_t *k)
 {
@@ -47,7 +47,7 @@ DEVICE void multiply_q_k(score_block<KEYS> (&scores)[BLOCKS], const uint16_t *q,
     }
 }
 
-/* Plain scores: -inf where lengths and window hide the key. */
+/* Hides keys of plain scores: a score becomes -inf where lengths and window hide the key. */
 template <int KEYS>
 DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block<KEYS> &scores, int32_t row, int32_t key)
 {
@@ -64,8 +64,8 @@ DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block<KE
     }
 }
 
-/* Scores in place of dot products; -inf where the key is hidden. One piece of code takes them in turns, from memory of
- * the thread's own: in registers, which have no addresses, each would have code of its own. */
+/* Turns dot products into scores, -inf where the key is hidden. One piece of code takes them in turns, from memory of
+ * the thread's own: registers have no addresses, so each would need code of its own. */
 template <int KEYS>
 DEVICE void find_scores(const forward_params &p, const score_rule &rule, const sequence &s, score_block<KEYS> &scores,
                         int32_t row, int32_t key, const float (&reference)[2])
@@ -96,8 +96,9 @@ DEVICE void find_scores(const forward_params &p, const score_rule &rule, const s
         UNROLL for (int half = 0; half < 2; ++half) scores.s[i / 2][2 * half + i % 2] = own[half * OF_ROW + i];
 }
 
-/* What the biases of rows g and g + 8 of each block are taken less: 0 until a row's maximum turns out to be large. True
- * where a row of the warp has a reference only now, and so must be taken once more. All lanes call it. */
+/* Finds what is subtracted from the biases of rows g and g + 8 of each block: 0 until a row's maximum turns out to be
+ * large. Returns true where a row of the warp has a reference only now and must therefore be retried. All lanes call
+ * it. */
 template <int BLOCKS>
 using row_references = float[BLOCKS][2];
 
@@ -119,7 +120,8 @@ DEVICE bool find_references(row_references<BLOCKS> &reference, const accumulator
     return ballot(FULL_WARP, is_new) != 0;
 }
 
-/* What is kept of a row before its first key: the sink is one of weight 2^0 and v = 0, in the sum of one lane. */
+/* Sets up what is kept of a row before its first key: the sink is a key of weight 2^0 and v = 0, in the sum of one
+ * lane. */
 template <int DIM, int BLOCKS>
 DEVICE void begin_rows(accumulators<DIM> (&kept)[BLOCKS], const row_references<BLOCKS> &reference, float sink)
 {
@@ -132,8 +134,8 @@ DEVICE void begin_rows(accumulators<DIM> (&kept)[BLOCKS], const row_references<B
     }
 }
 
-/* Scores of a row of which one is +inf, against inf - inf: what is left of them is weight inf, 0 or NaN, relative to
- * 0. */
+/* Changes the scores of a row of which one is +inf, to avoid inf - inf: they become such that their weights are inf, 0
+ * or NaN, relative to 0. */
 template <int KEYS>
 DEVICE void take_infinite(score_block<KEYS> &scores, int half)
 {
@@ -142,8 +144,9 @@ DEVICE void take_infinite(score_block<KEYS> &scores, int half)
             if (scores.s[n][e] < infinity_f32()) scores.s[n][e] = -infinity_f32();
 }
 
-/* Scores times c to weights; what is kept of the rows follows their maxima. A hidden key's weight is -0: UNSEEN once it
- * is rounded. All rows go through each step together: alone, each would wait for its own shuffles and sums. */
+/* Turns scores times c into weights; what is kept of the rows follows their maxima. A hidden key's weight is -0, which
+ * is UNSEEN once it is rounded. All rows go through each step together: alone, each would wait for its own shuffles and
+ * sums. */
 template <bool CUT, int DIM, int BLOCKS, int KEYS>
 DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&scores)[BLOCKS], float c)
 {
@@ -151,7 +154,7 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
             max[m][half] = -infinity_f32();
-            UNROLL for (int n = 0; n < KEYS / 8; ++n) /* passes a NaN by: it reaches the sum */
+            UNROLL for (int n = 0; n < KEYS / 8; ++n) /* ignores a NaN, which reaches the sum */
                 max[m][half] = max_f32(max[m][half], max_f32(scores[m].s[n][2 * half], scores[m].s[n][2 * half + 1]));
         }
     bool is_infinite = false, is_rescaled = false;
@@ -159,7 +162,7 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
         UNROLL for (int half = 0; half < 2; ++half) {
             const float before = kept[m].max[half], now = max_f32(before, c * max_of_quad(max[m][half]));
             kept[m].max[half] = now;
-            reference[m][half] = now == -infinity_f32() ? 0 : now; /* against -inf - -inf */
+            reference[m][half] = now == -infinity_f32() ? 0 : now; /* avoids -inf - -inf */
             factor[m][half] = c;
             rescale[m][half] = before == now ? 1 : exp2_f32(before - reference[m][half]);
             is_infinite |= now == infinity_f32();
@@ -192,7 +195,8 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
             UNROLL for (int e = 0; e < 4; ++e) kept[m].o[n][e] *= rescale[m][e / 2];
 }
 
-/* Weights of keys that dropout drops become +0, infinite ones NaN: they are seen, and their values are not. */
+/* Drops weights: those of keys that dropout drops become +0, infinite ones NaN, since the keys are seen, and their
+ * values are not. */
 template <int KEYS>
 DEVICE void drop_keys(score_block<KEYS> &scores)
 {
@@ -201,11 +205,11 @@ DEVICE void drop_keys(score_block<KEYS> &scores)
             if ((scores.dropped[e / 2] >> (2 * n + e % 2) & 1) != 0) scores.s[n][e] *= 0;
 }
 
-/* p as fragments: rounded to 16 bits, or to a sum of two numbers of 16 bits. */
+/* Holds p as fragments, rounded to 16 bits or to a sum of two numbers of 16 bits. */
 template <int PARTS, int BLOCKS>
 using rounded_weights = uint32_t[PARTS][BLOCKS][4];
 
-/* Of keys 16 j .. 16 j + 15. */
+/* Rounds the weights of keys 16 j .. 16 j + 15. */
 template <typename T, int PARTS, int BLOCKS, int KEYS>
 DEVICE void round_weights(rounded_weights<PARTS, BLOCKS> &out, const score_block<KEYS> (&scores)[BLOCKS], int j)
 {
@@ -217,7 +221,7 @@ DEVICE void round_weights(rounded_weights<PARTS, BLOCKS> &out, const score_block
         }
 }
 
-/* o += p v. */
+/* Computes o += p v. */
 template <typename T, int PARTS, int DIM, int BLOCKS, int KEYS>
 DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block<KEYS> (&scores)[BLOCKS],
                          const uint16_t *v)
@@ -237,9 +241,10 @@ DEVICE void multiply_p_v(accumulators<DIM> (&kept)[BLOCKS], const score_block<KE
     }
 }
 
-/* The same over the keys that each row sees, where v holds what is not finite: zero times that is not always zero. As
- * it is rare, AT_ONCE features have code, to which the others are brought. All of them where registers are short, as
- * what goes on around such a loop would be spilled: 208 bytes at 128 features, 4 % of the time. */
+/* Does the same over the keys that each row sees, where v holds what is not finite: zero times that is not always zero.
+ * As it is rare, there is code for AT_ONCE features, to which the others are brought. AT_ONCE is all of them where
+ * registers are short, since around such a loop the rest would be spilled: 208 bytes at 128 features, 4 % of the
+ * time. */
 template <typename T, int PARTS, int AT_ONCE, int DIM, int BLOCKS, int KEYS>
 DEVICE void multiply_p_v_seen(accumulators<DIM> (&kept)[BLOCKS], const score_block<KEYS> (&scores)[BLOCKS],
                               const uint16_t *v)
@@ -264,7 +269,7 @@ DEVICE void multiply_p_v_seen(accumulators<DIM> (&kept)[BLOCKS], const score_blo
 template <int BLOCKS>
 using row_factors = float[BLOCKS][2];
 
-/* The o of rows that see no key: sums that their tile has added to may be no numbers. All lanes call it. */
+/* Clears o of rows that see no key: sums that their tile has added to may be no numbers. All lanes call it. */
 template <int DIM>
 DEVICE void clear_empty(accumulators<DIM> &kept, int half, bool is_empty)
 {
@@ -274,8 +279,8 @@ DEVICE void clear_empty(accumulators<DIM> &kept, int half, bool is_empty)
             if (is_empty) kept.o[n][e] = 0;
 }
 
-/* o times its rows' factors in 16 bits, of type O, from `row` on: by way of the warp's own rows of the tile of q, so
- * that lanes store 16 bytes of a row at once. */
+/* Writes o times its rows' factors in 16 bits, of type O, from `row` on. It goes through the warp's own rows of the
+ * tile of q, so that lanes store 16 bytes of a row at once. */
 template <typename O, int DIM, int BLOCKS>
 DEVICE void write_o_16(const row_tensor &o, const accumulators<DIM> (&kept)[BLOCKS], const row_factors<BLOCKS> &factor,
                        uint16_t *tile, row_pointer row, int rows)

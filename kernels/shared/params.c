@@ -1,18 +1,19 @@
-/* params.c - from the public structs to what launchers take. */
+/* params.c - turns the public structs into what launchers take. */
 #include "kernels/shared/params.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-/* bytes: a power of two. */
+/* bytes is a power of two. */
 static bool is_multiple(const void *pointer, uintptr_t bytes) { return ((uintptr_t)pointer & (bytes - 1)) == 0; }
 
-/* elements: a power of two. Every call asks this of every tensor, and a division takes long. */
+/* elements is a power of two: every call asks this of every tensor, and a division takes long. */
 static bool steps_by(const struct attest_problem *p, const struct attest_tensor *t, const void *data, int64_t elements)
 {
     const int64_t strides = (p->ragged ? 0 : t->batch) | t->seqlen | t->head;
-    return (strides & (elements - 1)) == 0 && is_multiple(data, (uintptr_t)elements * (t->dtype == ATTEST_FP32 ? 4 : 2));
+    const uintptr_t bytes = (uintptr_t)elements * (t->dtype == ATTEST_FP32 ? 4 : 2);
+    return (strides & (elements - 1)) == 0 && is_multiple(data, bytes);
 }
 
 static struct row_tensor row_tensor_of(const struct attest_problem *p, const struct attest_tensor *t, const void *data)
@@ -39,9 +40,9 @@ static bool alibi_is_bottom_right(const struct attest_problem *p)
     return p->alibi_diag_kind == ATTEST_DIAG_UNSET || p->alibi_diag_kind == ATTEST_DIAG_BOTTOM_RIGHT;
 }
 
-/* Division by invariant integers (Granlund and Montgomery 1994, figure 4.1): with s = ceil(log2 by) and factor =
- * floor(2^32 (2^s - by) / by) + 1, floor(n / by) = (t + ((n - t) >> min(s, 1))) >> max(s - 1, 0), t the upper half of
- * factor n. */
+/* Divides by invariant integers (Granlund and Montgomery 1994, figure 4.1): with s = ceil(log2 by) and factor =
+ * floor(2^32 (2^s - by) / by) + 1, floor(n / by) = (t + ((n - t) >> min(s, 1))) >> max(s - 1, 0), where t is the upper
+ * half of factor n. */
 struct divisor divisor_of(int64_t by)
 {
     uint32_t s = 0;
@@ -125,7 +126,7 @@ struct backward_params backward_params_of(const struct attest_problem *p, const 
 /* 0 means fp32, too. */
 static int32_t merge_dtype(int32_t dtype) { return dtype == 0 ? ATTEST_FP32 : dtype; }
 
-/* Of features in which every row begins at a multiple of four elements. */
+/* Returns whether every row of features begins at a multiple of four elements. */
 static bool is_by_four(const void *features, int32_t dtype)
 {
     return is_multiple(features, merge_dtype(dtype) == ATTEST_FP32 ? 16 : 8);

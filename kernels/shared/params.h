@@ -1,7 +1,7 @@
 /* params.h - what launchers are given: host values and device pointers, by value in the kernel's parameters.
  *
- * Names are those of lib/attest.h. A launcher returns 0, or a code that launch_error_text (device/launch.h) puts in
- * a sentence. */
+ * Names are those of lib/attest.h. A launcher returns 0, or a code that launch_error_text (device/launch.h) puts in a
+ * sentence. */
 #ifndef ATTEST_KERNELS_SHARED_PARAMS_H
 #define ATTEST_KERNELS_SHARED_PARAMS_H
 
@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Rows of features: element (b, r, h, x) at b * batch + r * seqlen + h * head + x. */
+/* Points to rows of features: element (b, r, h, x) is at b * batch + r * seqlen + h * head + x. */
 struct row_tensor {
     void *data;
     int64_t batch, seqlen, head; /* strides in elements; in a ragged problem batch is 0 */
@@ -21,27 +21,29 @@ struct row_tensor {
     int32_t by_four, by_eight;   /* 1: every row begins at a multiple of four, eight elements' bytes */
 };
 
-/* One element a score: element (b, h, r, c) at b * batch + h * head + r * seqlen_q + c * seqlen_k. */
+/* Points to one element for each score: element (b, h, r, c) is at b * batch + h * head + r * seqlen_q + c *
+ * seqlen_k. */
 struct score_tensor {
     void *data; /* NULL: none */
     int64_t batch, head, seqlen_q, seqlen_k; /* strides in elements */
     int32_t dtype;
 };
 
-/* Of a sequence: rows of q and of k that are in use. */
+/* Counts the rows of q and of k that are in use in a sequence. */
 struct lengths {
     int32_t q, k;
 };
 
-/* A number that is divided by: floor(n / by) is what `quotient` in shared/scores.h makes of these, for any 32-bit n. A
- * GPU has no instruction for it. */
+/* Holds a number to divide by: `quotient` in shared/scores.h computes floor(n / by) from it, for any 32-bit n. A GPU
+ * has no instruction for that. */
 struct divisor {
     uint32_t by, factor, first_shift, second_shift;
 };
 
 struct divisor divisor_of(int64_t by); /* 1 <= by < 2^32 */
 
-/* Kernels that may share a problem: each computes the sequences that fit into its lengths and none of those before. */
+/* At most this many kernels share a problem: each computes the sequences that fit into its lengths but into none of
+ * those before. */
 enum { MAX_SHARES = 4 };
 
 struct forward_params {
@@ -68,11 +70,11 @@ struct forward_params {
     int64_t q_start, k_start;           /* global indices of the first rows: dropout counts by them */
     int32_t block_q, block_k;           /* scores of a block of block_mask */
     float softmax_scale, softcap;
-    float dropout_multiplier;           /* of what is kept */
+    float dropout_multiplier;           /* for scores that are kept */
     uint32_t dropout_threshold;         /* a score is dropped when its 16 bits are below; 0: no dropout */
 };
 
-/* Of a checked problem that a kernel takes; of all its sequences. */
+/* Describes a checked problem that a kernel takes, with all its sequences. */
 struct forward_params forward_params_of(const struct attest_problem *p, const struct attest_forward_args *a);
 
 /* q, k, v, o and lse of `forward` are inputs; o.data may be NULL where delta is given. */
@@ -86,11 +88,11 @@ struct backward_params {
     void *workspace;
 };
 
-/* Of a checked problem that a kernel takes. */
+/* Describes a checked problem that a kernel takes. */
 struct backward_params backward_params_of(const struct attest_problem *p, const struct attest_backward_args *a,
                                           void *workspace);
 
-/* Most states of one merge: their pointers travel in the kernel's parameters. */
+/* One merge has at most this many states, since their pointers travel in the kernel's parameters. */
 enum { MERGE_MAX_STATES = 128 };
 
 struct merge_params {
@@ -104,10 +106,10 @@ struct merge_params {
     int32_t by_four; /* 1: head_dim_v and every pointer to features are multiples of four elements */
 };
 
-/* Of checked arguments with at most MERGE_MAX_STATES states. */
+/* Describes checked arguments with at most MERGE_MAX_STATES states. */
 struct merge_params merge_params_of(const struct attest_merge_args *a);
 
-/* Four kilobytes of pointers: parameters of more than 4 KB are there from sm_70 on. */
+/* It has four kilobytes of pointers; kernels may have more than 4 KB of parameters from sm_70 on. */
 struct merge_backward_params {
     const float *o_states[MERGE_MAX_STATES];   /* [rows][head_dim_v] each */
     const float *lse_states[MERGE_MAX_STATES]; /* [rows] each */
@@ -117,10 +119,10 @@ struct merge_backward_params {
     int64_t rows, head_dim_v;
     int32_t num_states;
     int32_t o_dtype, dout_dtype; /* fp32, fp16 or bf16 */
-    int32_t by_four;             /* as above */
+    int32_t by_four;             /* as in merge_params */
 };
 
-/* As merge_params_of. */
+/* Does the same as merge_params_of for the backward pass. */
 struct merge_backward_params merge_backward_params_of(const struct attest_merge_backward_args *a);
 
 #ifdef __cplusplus

@@ -1,24 +1,25 @@
-/* scaled_fp16.h - numbers of bf16 as numbers of fp16, which have more bits and fewer exponents: a tile is multiplied by
- * the power of two that brings its largest number just below fp16's. Exact but for numbers 2^32 times smaller. */
+/* scaled_fp16.h - turns numbers of bf16 into numbers of fp16, which have more bits and fewer exponents: a tile is
+ * multiplied by the power of two that brings its largest number just below fp16's. This is exact but for numbers 2^32
+ * times smaller. */
 #ifndef ATTEST_KERNELS_SHARED_SCALED_FP16_H
 #define ATTEST_KERNELS_SHARED_SCALED_FP16_H
 
 #include "kernels/device/device.h"
 
-/* Eight numbers of a row. */
+/* Holds eight numbers of a row. */
 struct alignas(16) chunk {
     uint32_t at[4];
 };
 
-/* Sizes of two numbers; 0 in place of those that are no finite ones. */
+/* Returns the sizes of two numbers, with 0 in place of those that are not finite. */
 DEVICE uint32_t finite_sizes(uint32_t pair)
 {
     const uint32_t sizes = pair & 0x7fff7fff, none = (sizes + 0x00800080) & 0x80008000;
     return sizes & ~((none >> 15) * 0xffff);
 }
 
-/* Bits of the largest of a warp's numbers, without a sign. An infinity makes no scale: the others beside it would
- * vanish. */
+/* Returns the bits of the largest of a warp's numbers, without a sign. An infinity makes no scale: the others beside it
+ * would vanish. */
 template <int COUNT>
 DEVICE uint32_t largest(const chunk (&rows)[COUNT])
 {
@@ -34,19 +35,19 @@ DEVICE uint32_t largest(const chunk (&rows)[COUNT])
     return size;
 }
 
-/* -126 <= exponent <= 127. */
+/* Returns 2^exponent, where -126 <= exponent <= 127. */
 DEVICE float power(int exponent) { return float_of(static_cast<uint32_t>(exponent + 127) << 23); }
 
-/* The power of two of a tile whose largest number has this exponent. fp32 has room for its inverse over a sum of
- * weights, which may be 2^15. */
+/* shift_of returns the power of two for a tile whose largest number has this exponent. MOST_SHIFT limits it so that
+ * fp32 has room for its inverse over a sum of weights, which may be 2^15. */
 constexpr int MOST_SHIFT = 110;
 DEVICE int shift_of(int exponent) { return exponent > 15 - MOST_SHIFT ? 15 - exponent : MOST_SHIFT; }
 
-/* Two bf16 as fp32. */
+/* These turn the two bf16 of a pair into fp32. */
 DEVICE float low_of(uint32_t pair) { return float_of(pair << 16); }
 DEVICE float high_of(uint32_t pair) { return float_of(pair & 0xffff0000); }
 
-/* To fp16, times a power of two. */
+/* Converts a chunk to fp16, times a power of two. */
 DEVICE chunk scaled(const chunk &row, int shift)
 {
     const uint32_t by = static_cast<uint32_t>(shift + 127) << 7;

@@ -22,7 +22,7 @@ DEVICE uint32_t quotient(uint32_t n, const divisor &d)
 
 /* ---- sequences and intervals of keys ------------------------------------------------------------------------- */
 
-/* One sequence: where its rows begin, in tensors of stride `seqlen`, and how many of them there are. */
+/* Describes one sequence: where its rows begin, in tensors of stride `seqlen`, and how many of them there are. */
 struct sequence {
     int64_t first_q, first_k, diag, alibi_diag;
     int32_t seqlen_q, seqlen_k; /* rows in memory: those past used_q and used_k take no part */
@@ -46,7 +46,7 @@ DEVICE sequence find_sequence(const forward_params &p, int64_t b)
 
 DEVICE bool fits(const sequence &s, const lengths &most) { return s.used_q <= most.q && s.used_k <= most.k; }
 
-/* Whether the sequence is this launch's, where several kernels share a problem. */
+/* Returns whether the sequence is this launch's, where several kernels share a problem. */
 DEVICE bool is_ours(const forward_params &p, const sequence &s)
 {
     bool out = fits(s, p.most);
@@ -54,25 +54,25 @@ DEVICE bool is_ours(const forward_params &p, const sequence &s)
     return out;
 }
 
-/* Rows or keys in use of the longest sequence that may be this launch's. On the host. */
+/* Returns how many rows or keys are in use at most in a sequence that may be this launch's. Runs on the host. */
 static inline int longest_of(const forward_params &p)
 {
     const int q = p.seqlen_q < p.most.q ? p.seqlen_q : p.most.q, k = p.seqlen_k < p.most.k ? p.seqlen_k : p.most.k;
     return q > k ? q : k;
 }
 
-/* first .. last - 1; nothing where first >= last. */
+/* An interval is first .. last - 1; it is empty where first >= last. */
 struct interval {
     int32_t first, last;
 };
 
-/* Whether a .. a + count - 1 has a row inside, and whether all are. */
+/* These return whether a .. a + count - 1 has a row inside, and whether all are inside. */
 DEVICE bool touches(interval i, int32_t a, int count) { return a < i.last && a + count > i.first; }
 DEVICE bool contains(interval i, int32_t a, int count) { return a >= i.first && a + count <= i.last; }
 
 DEVICE int32_t clamp(int64_t j, int32_t seqlen) { return j < 0 ? 0 : j > seqlen ? seqlen : static_cast<int32_t>(j); }
 
-/* The keys that lengths and window leave to a query row. */
+/* Returns the keys that lengths and window leave to a query row. */
 DEVICE interval keys_of_row(const forward_params &p, const sequence &s, int32_t row)
 {
     if (row >= s.used_q) return {0, 0};
@@ -81,7 +81,7 @@ DEVICE interval keys_of_row(const forward_params &p, const sequence &s, int32_t 
             p.window_right < 0 ? s.used_k : clamp(diagonal + p.window_right + 1, s.used_k)};
 }
 
-/* The query rows that lengths and window leave to a key: keys_of_row, turned around. */
+/* Returns the query rows that lengths and window leave to a key: keys_of_row, turned around. */
 DEVICE interval rows_of_key(const forward_params &p, const sequence &s, int32_t key)
 {
     if (key >= s.used_k) return {0, 0};
@@ -90,8 +90,8 @@ DEVICE interval rows_of_key(const forward_params &p, const sequence &s, int32_t 
             p.window_left < 0 ? s.used_q : clamp(diagonal + p.window_left + 1, s.used_q)};
 }
 
-/* Rows first .. last - 1, all inside used_q: keys that some of them see lie in `some`, those that all see in `all`.
- * Intervals move to the right from row to row. */
+/* For rows first .. last - 1, all inside used_q, `some` has the keys that some of them see, and `all` those that all
+ * see. Intervals move to the right from row to row. */
 struct tile_keys {
     interval some, all;
 };
@@ -103,7 +103,7 @@ DEVICE tile_keys keys_of_rows(const forward_params &p, const sequence &s, int32_
     return {{top.first, bottom.last}, {bottom.first, top.last}};
 }
 
-/* Rows that some of the keys first .. last - 1, all inside used_k, are seen by. */
+/* Returns the rows that some of the keys first .. last - 1, all inside used_k, are seen by. */
 DEVICE interval rows_of_keys(const forward_params &p, const sequence &s, int32_t first, int32_t last)
 {
     if (first >= last) return {0, 0};
@@ -112,7 +112,7 @@ DEVICE interval rows_of_keys(const forward_params &p, const sequence &s, int32_t
 
 /* ---- masks of bytes, biases, ALiBi ------------------------------------------------------------------------------ */
 
-/* What scores of one sequence and query head are made of. */
+/* Says what scores of one sequence and query head are made of. */
 struct score_rule {
     const unsigned char *mask, *block_mask; /* of this sequence and head; NULL: none */
     const char *bias;
@@ -149,7 +149,7 @@ DEVICE score_rule find_score_rule(const forward_params &p, int64_t b, int64_t he
     return rule;
 }
 
-/* Whether masks of bytes let row r see key j, both inside the interval: no further byte is read than needed. */
+/* Returns whether masks of bytes let row r see key j, both inside the interval. It reads no more bytes than needed. */
 DEVICE bool passes_masks(const forward_params &p, const score_rule &rule, int32_t row, int32_t key)
 {
     if (rule.mask != nullptr && rule.mask[row * p.mask.seqlen_q + key * p.mask.seqlen_k] == 0) return false;
@@ -167,13 +167,15 @@ DEVICE float load_bias(const forward_params &p, const score_rule &rule, int64_t 
 
 constexpr float LARGEST = 0x1.fffffep127f;
 
-/* From here on one fp32 number of a score's size, in base 2, tells weights too little: half a unit in its last place is
- * 2^-14 of a weight here, and doubles whenever the score does. So
+/* From here on, one fp32 number of a score's size, in base 2, is too coarse for weights: half a unit in its last place
+ * is 2^-14 of a weight here, and doubles whenever the score does. Therefore
  *
- *   - a row whose maximum is large, and whose biases may be why, is taken once more, with biases and sink less the
- *     largest of them, its reference: what they have in common, as those of a row which a mask of -1e9 hides whole, is
+ *   - a row whose maximum is large, and whose biases may be why, is retried with the largest of them, its reference,
+ *     subtracted from biases and sink: what they have in common, as those of a row which a mask of -1e9 hides
+ *     whole, is
  *     then in lse alone;
- *   - a backward pass finds the maximum and the sum of such a row's own weights again, and does not use the lse that it
+ *   - a backward pass finds the maximum and the sum of such a row's own weights again, and does not use the lse that
+ *   it
  *     is given, unless that is of a larger key set (external_lse).
  *
  * Other rows are what they would be without such rows beside them. Infinite scores are left as they are. */
@@ -185,7 +187,7 @@ DEVICE bool is_large(float y)
     return size >= LARGE_LSE && size < infinity_f32();
 }
 
-/* A finite lse stays one: that of a row whose every bias is the lowest number of fp32 is that number. */
+/* Keeps a finite lse finite: the lse of a row whose every bias is the lowest number of fp32 is that number. */
 DEVICE float lse_in_base_2(float lse)
 {
     const float y = lse * LOG2_E;
@@ -193,8 +195,8 @@ DEVICE float lse_in_base_2(float lse)
     return !has_overflown ? y : lse < 0 ? -LARGEST : LARGEST;
 }
 
-/* The largest bias of the keys first, first + step, ... that a row sees, all counted from the first that lengths and
- * window leave to it. -inf where there is none. */
+/* Returns the largest bias of the keys first, first + step, ... that a row sees, counted from the first that lengths
+ * and window leave to it, or -inf where there is none. */
 DEVICE float largest_bias(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int first,
                           int step)
 {
@@ -202,11 +204,11 @@ DEVICE float largest_bias(const forward_params &p, const score_rule &rule, const
     float largest = -infinity_f32();
     ROLLED for (int64_t key = keys.first + first; key < keys.last; key += step)
         if (passes_masks(p, rule, row, static_cast<int32_t>(key)))
-            largest = max_f32(largest, load_bias(p, rule, row, key)); /* passes a NaN by: it reaches the sum */
+            largest = max_f32(largest, load_bias(p, rule, row, key)); /* ignores a NaN, which reaches the sum */
     return largest;
 }
 
-/* The reference of a row whose largest bias that is. The sink is a score like one, if there is one. */
+/* Returns the reference of a row with that largest bias. The sink counts as a score, if there is one. */
 DEVICE float reference_of_row(float largest, float sink)
 {
     const float reference = max_f32(largest, sink);
@@ -219,7 +221,8 @@ struct score {
     bool visible; /* else the other two mean nothing */
 };
 
-/* Of q . k = dot, with r and j inside the interval. `reference` is 0, or what the row's biases are taken less. */
+/* Finds the score from q . k = dot, with r and j inside the interval. `reference` is 0, or what is subtracted from the
+ * row's biases. */
 DEVICE score find_score(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int32_t key,
                         float dot, float reference)
 {
@@ -243,7 +246,8 @@ DEVICE score find_score(const forward_params &p, const score_rule &rule, const s
     return out;
 }
 
-/* Scores are no more than scale (q . k), and visible wherever the interval says so. On the host. */
+/* Returns whether scores are no more than scale (q . k), and visible wherever the interval says so. Runs on the
+ * host. */
 static inline bool has_plain_scores(const forward_params &p)
 {
     return p.mask.data == nullptr && p.block_mask.data == nullptr && p.bias.data == nullptr &&
@@ -252,7 +256,8 @@ static inline bool has_plain_scores(const forward_params &p)
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-/* The random bits of eight neighbouring keys of one row: Philox4x32-10 (Salmon et al. 2011) as lib/attest.h has it. */
+/* Holds the random bits of eight neighbouring keys of one row: Philox4x32-10 (Salmon et al. 2011) as lib/attest.h has
+ * it. */
 struct dropout_bits {
     int64_t eight; /* j / 8; -1: none yet */
     uint32_t bits[4];
@@ -274,8 +279,8 @@ DEVICE void draw_dropout_bits(const score_rule &rule, int64_t i, int64_t eight, 
     for (int w = 0; w < 4; ++w) out.bits[w] = c[w];
 }
 
-/* Whether dropout keeps the score of row r and key j. `last` remembers the row's last eight keys: set `eight` to -1
- * before another row's first call. */
+/* Returns whether dropout keeps the score of row r and key j. `last` remembers the row's last eight keys: set `eight`
+ * to -1 before another row's first call. */
 DEVICE bool is_kept(const forward_params &p, const score_rule &rule, int32_t row, int32_t key, dropout_bits &last)
 {
     if (p.dropout_threshold == 0) return true;
@@ -288,17 +293,17 @@ DEVICE bool is_kept(const forward_params &p, const score_rule &rule, int32_t row
 
 /* ---- tiles that masks of bytes hide --------------------------------------------------------------------------- */
 
-/* Rows or keys of a block of `size`, as far as they lie in from .. to - 1. */
+/* Returns the rows or keys of a block of `size`, as far as they lie in from .. to - 1. */
 DEVICE interval inside_block(int64_t block, int32_t size, int32_t from, int32_t to)
 {
     const int64_t first = block * size, last = first + size;
     return {first > from ? static_cast<int32_t>(first) : from, last < to ? static_cast<int32_t>(last) : to};
 }
 
-/* Whether masks of bytes hide every score of rows x keys from (row, key) on, as far as a look at each mask by itself
- * can tell; the rows lie inside used_q. No byte is read that only scores outside the window have. All THREADS of the
- * CTA call it with the same values; `votes` has room for one word a warp. Between two calls that share `votes` lies a
- * barrier. */
+/* Returns whether masks of bytes hide every score of rows x keys from (row, key) on, as far as a look at each mask by
+ * itself can tell; the rows lie inside used_q. Bytes that only scores outside the window have are not read. All THREADS
+ * of the CTA call it with the same values; `votes` has room for one word a warp. There must be a barrier between two
+ * calls that share `votes`. */
 template <int THREADS>
 DEVICE bool is_hidden(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int rows,
                       int32_t key, int keys, uint32_t *votes)
@@ -333,7 +338,7 @@ DEVICE bool is_hidden(const forward_params &p, const score_rule &rule, const seq
 
 /* ---- rows of features ------------------------------------------------------------------------------------------- */
 
-/* A row of features in global memory. */
+/* Points to a row of features in global memory. */
 struct row_pointer {
     char *data;
     int32_t dtype, by_four, length;
@@ -359,7 +364,7 @@ DEVICE void store_feature(const row_pointer &row, int x, float value)
     else reinterpret_cast<bf16 *>(row.data)[x] = to_bf16(value);
 }
 
-/* Features x .. x + 3, zero past the row's end. */
+/* Loads features x .. x + 3, with zeros past the row's end. */
 DEVICE quad load_features(const row_pointer &row, int x)
 {
     if (row.dtype == ATTEST_FP32 && row.by_four && x + 4 <= row.length)

@@ -11,7 +11,7 @@
 #include "kernels/device/device.h"
 #include "kernels/shared/scores.h"
 
-/* Numbers before chunk x / 8 of a row; x a multiple of 8. */
+/* Returns how many numbers lie before chunk x / 8 of a row; x is a multiple of 8. */
 template <int DIM>
 DEVICE unsigned tile_offset(unsigned row, unsigned x)
 {
@@ -19,7 +19,7 @@ DEVICE unsigned tile_offset(unsigned row, unsigned x)
     return row * DIM + (x ^ swizzle * 8);
 }
 
-/* Eight numbers of a row that may end before them or be misaligned. */
+/* Loads eight numbers of a row that may end before them or be misaligned. */
 DEVICE sixteen_bytes load_eight(const row_pointer &row, int x)
 {
     struct alignas(16) {
@@ -30,7 +30,7 @@ DEVICE sixteen_bytes load_eight(const row_pointer &row, int x)
     return same_16<sixteen_bytes>(out);
 }
 
-/* The reverse: eight numbers, of which those past the row's end are not stored. */
+/* Stores eight numbers of a row, but for those past its end. */
 DEVICE void store_eight(const row_pointer &row, unsigned x, const uint16_t *from)
 {
     uint16_t *const to = reinterpret_cast<uint16_t *>(row.data) + x;
@@ -38,9 +38,9 @@ DEVICE void store_eight(const row_pointer &row, unsigned x, const uint16_t *from
         if (static_cast<int>(x) + n < row.length) to[n] = from[n];
 }
 
-/* `count` rows from `row` on, `step` bytes apart, into a tile of ROWS, by THREADS of the CTA, of which this is one;
- * what is past `count` rows or the row's length becomes zero, and is not read. Copies are asynchronous: wait for
- * them. */
+/* Copies `count` rows from `row` on, `step` bytes apart, into a tile of ROWS. THREADS of the CTA share the work, and
+ * this is one of them. What is past `count` rows or the row's length becomes zero, and is not read. Copies are
+ * asynchronous: wait for them. */
 template <int ROWS, int DIM, int THREADS>
 DEVICE void load_rows(uint16_t *tile, row_pointer row, int64_t step, bool by_eight, int count, unsigned thread)
 {
@@ -60,7 +60,7 @@ DEVICE void load_rows(uint16_t *tile, row_pointer row, int64_t step, bool by_eig
     }
 }
 
-/* Rows first .. first + count - 1 of t. */
+/* Loads rows first .. first + count - 1 of t. */
 template <int ROWS, int DIM, int THREADS>
 DEVICE void load_tile(uint16_t *tile, const row_tensor &t, int64_t b, int64_t first, int count, int64_t head,
                       int length, unsigned thread = thread_x())
@@ -71,7 +71,7 @@ DEVICE void load_tile(uint16_t *tile, const row_tensor &t, int64_t b, int64_t fi
 
 /* ---- fragments ------------------------------------------------------------------------------------------------- */
 
-/* a of rows row .. row + 15, columns x .. x + 15. */
+/* Loads fragment a of rows row .. row + 15, columns x .. x + 15. */
 template <int DIM>
 DEVICE void load_a(uint32_t (&a)[4], const uint16_t *tile, unsigned row, unsigned x)
 {
@@ -79,8 +79,8 @@ DEVICE void load_a(uint32_t (&a)[4], const uint16_t *tile, unsigned row, unsigne
     ldmatrix_x4(a, &tile[tile_offset<DIM>(row + l % 16, x + l / 16 * 8)]);
 }
 
-/* b of two products that share a: columns are the tile's rows row .. row + 7 and row + 8 .. row + 15, depth its
- * features x .. x + 15. For q k^T of a tile of k. */
+/* Loads fragment b of two products that share a, for q k^T from a tile of k: the columns are the tile's rows row .. row
+ * + 7 and row + 8 .. row + 15, the depth is its features x .. x + 15. */
 template <int DIM>
 DEVICE void load_b(uint32_t (&b)[2][2], const uint16_t *tile, unsigned row, unsigned x)
 {
@@ -90,8 +90,8 @@ DEVICE void load_b(uint32_t (&b)[2][2], const uint16_t *tile, unsigned row, unsi
     b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
 }
 
-/* The same where columns are features x .. x + 7 and x + 8 .. x + 15, depth the tile's rows row .. row + 15. For p v of
- * a tile of v. */
+/* Does the same for p v from a tile of v: the columns are features x .. x + 7 and x + 8 .. x + 15, the depth is the
+ * tile's rows row .. row + 15. */
 template <int DIM>
 DEVICE void load_b_transposed(uint32_t (&b)[2][2], const uint16_t *tile, unsigned row, unsigned x)
 {
@@ -101,7 +101,7 @@ DEVICE void load_b_transposed(uint32_t (&b)[2][2], const uint16_t *tile, unsigne
     b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
 }
 
-/* The two 16-bit formats under one name. */
+/* These give the two 16-bit formats one name. */
 template <typename T>
 constexpr bool IS_F16 = false;
 template <>
@@ -119,14 +119,14 @@ DEVICE float unpack(uint32_t pair, bool high)
     return to_f32(T{static_cast<uint16_t>(high ? pair >> 16 : pair & 0xffff)});
 }
 
-/* What `pair`, the two numbers rounded, leaves of them, rounded: together they are off by the roundoff's square. */
+/* Rounds what `pair`, the two numbers rounded, leaves of them: together the parts are off by the roundoff's square. */
 template <typename T>
 DEVICE uint32_t pack_rest(float low, float high, uint32_t pair)
 {
     return pack<T>(low - unpack<T>(pair, false), high - unpack<T>(pair, true));
 }
 
-/* d += a b. */
+/* Computes d += a b. */
 template <typename T>
 DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
@@ -136,10 +136,10 @@ DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 
 /* ---- products in which not every row sees every key -------------------------------------------------------------- */
 
-/* In place of a weight that no key has: none is -0. As a factor it is zero. */
+/* This stands in place of the weight of a hidden key: no weight is -0. As a factor it is zero. */
 constexpr uint32_t UNSEEN = 0x8000;
 
-/* Whether no NaN and no infinity is among the numbers of a tile; asked by one warp. */
+/* Returns whether no NaN and no infinity is among the numbers of a tile; one warp asks. */
 template <typename T, int ROWS, int DIM>
 DEVICE bool is_tile_finite(const uint16_t *tile)
 {
@@ -160,15 +160,15 @@ DEVICE bool is_tile_finite(const uint16_t *tile)
     return ballot(FULL_WARP, (carried & 0x80008000) != 0) == 0;
 }
 
-/* A pair of weights to bits that keep or clear the pair of numbers that they would multiply. */
+/* Turns a pair of weights into bits that keep or clear the pair of numbers that they would multiply. */
 DEVICE uint32_t bits_of_seen(uint32_t seen)
 {
     return ((seen & 0xffff) == UNSEEN ? 0 : 0xffff) | (seen >> 16 == UNSEEN ? 0 : 0xffff0000);
 }
 
-/* d[i] += a b[i] with zeros in place of what a row does not see: where `seen`, a fragment like a, is UNSEEN. For b that
- * are not finite: zero times a NaN would be one. A row at a time, so that its sums have the bits that finite numbers
- * would give. */
+/* Computes d[i] += a b[i] with zeros in place of what a row does not see: where `seen`, a fragment like a, is UNSEEN.
+ * It is for b that is not finite: zero times a NaN would be one. It takes a row at a time, so that its sums have the
+ * bits that finite numbers would give. */
 template <typename T>
 DEVICE void multiply_seen(float (&d)[2][4], const uint32_t (&a)[4], const uint32_t (&seen)[4],
                           const uint32_t (&b)[2][2])
@@ -189,7 +189,8 @@ DEVICE void multiply_seen(float (&d)[2][4], const uint32_t (&a)[4], const uint32
     }
 }
 
-/* Sums of features x .. x + 15 out of those of DIM, and back: by selects, as registers have no addresses. */
+/* Takes the sums of features x .. x + 15 out of those of DIM, and puts them back: by selects, as registers have no
+ * addresses. */
 template <int DIM>
 DEVICE void take_features(float (&out)[2][4], const float (&sums)[DIM / 8][4], int x)
 {
@@ -208,7 +209,7 @@ DEVICE void put_features(float (&sums)[DIM / 8][4], const float (&from)[2][4], i
 
 /* ---- rows of a warp --------------------------------------------------------------------------------------------- */
 
-/* Over the four lanes that share the rows of a fragment. */
+/* These join the four lanes that share the rows of a fragment. */
 DEVICE float max_of_quad(float x)
 {
     x = max_f32(x, shfl_xor(FULL_WARP, x, 1));

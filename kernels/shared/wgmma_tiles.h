@@ -13,8 +13,8 @@
 
 enum { ROWS = 64 }; /* of a product */
 
-/* MOST keys, and as many rows, of a problem. Two problems of 32 lie side by side in each tile, and are multiplied with
- * each other as well: nobody looks at that. */
+/* A problem has MOST keys, and as many rows. Two problems of 32 lie side by side in each tile, and are multiplied with
+ * each other as well: nobody looks at those products. */
 template <int DIMENSIONS, int MOST>
 struct short_shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST, PROBLEMS = KEYS < ROWS ? ROWS / KEYS : 1;
@@ -23,16 +23,16 @@ struct short_shape {
     static constexpr int PANEL = DIM < 64 ? DIM : 64;
 };
 
-/* ---- CTAs that stay ---------------------------------------------------------------------------------------------- */
+/* ---- persistent CTAs --------------------------------------------------------------------------------------------- */
 
-/* How CTAs share items 0 .. items - 1. As many as the GPU has places for stay and take `rounds` each: all items, if
- * those are few. SMs do not keep pace with each other: of many equal shares the first end after 0.8 of the last one's
- * time. So the last eighth is left to other CTAs, each of which takes a piece of neighbouring items in the first place
- * that becomes free.
+/* Says how CTAs share items 0 .. items - 1. As many CTAs as the GPU has places for are persistent and take `rounds`
+ * items each, or all items if those are few. SMs do not keep pace with each other: of many equal shares the first ends
+ * after 0.8 of the last one's time. So the last eighth is left to other CTAs, each of which takes a piece of
+ * neighbouring items in the first place that becomes free.
  *
- * CTAs that drift apart ask for memory that lies far apart, which is slower. A kernel that waits for memory has them
- * take few rounds, in waves of as many CTAs as there are places: the next wave's, too, take what becomes free, and
- * items are begun in their order. */
+ * CTAs that drift apart ask for memory that lies far apart, which is slower. So a kernel that waits for memory has each
+ * CTA take few rounds, in waves of as many CTAs as there are places: the next wave's CTAs, too, take what becomes free,
+ * and items are begun in their order. */
 struct work {
     uint32_t items, staying, rounds, waves;
     uint32_t piece; /* items of a CTA that comes after the waves */
@@ -41,8 +41,8 @@ struct work {
 constexpr unsigned FEW_ROUNDS = 64, MOST_PIECE = 4;
 constexpr int64_t ALL_ROUNDS = UINT32_MAX;
 
-/* On the host. places: CTAs that the GPU has room for; 0 is taken for 1. `items` of them: a CTA for each. most_rounds:
- * of many items. */
+/* Runs on the host. places is how many CTAs the GPU has room for; 0 is taken for 1. No more `items` than that get a CTA
+ * each. most_rounds limits the rounds where there are many items. */
 static inline work divide_work(int64_t items, int64_t places, int64_t most_rounds)
 {
     const int64_t staying = places < 1 ? 1 : places < items ? places : items;
@@ -63,7 +63,7 @@ static inline unsigned ctas_of(const work &w)
     return staying + (taken < w.items ? (w.items - taken + w.piece - 1) / w.piece : 0);
 }
 
-/* Items first, first + step, ... below end. */
+/* A share is items first, first + step, ... below end. */
 struct share {
     unsigned first, step, end;
 };
@@ -83,15 +83,15 @@ DEVICE share own_share(const work &w) { return share_of(w, block_x()); }
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
-/* Numbers before feature x of a row. */
+/* Returns how many numbers lie before feature x of a row. */
 template <typename shape>
 DEVICE unsigned offset(unsigned row, unsigned x)
 {
     return x / shape::PANEL * shape::TILE * shape::PANEL + tile_offset<shape::PANEL>(row, x % shape::PANEL);
 }
 
-/* The first `count` rows, of `length` numbers, of a problem; all else is zero. By THREADS, a part of them for each
- * problem, of which this is `thread`. Copies are asynchronous. */
+/* Loads the first `count` rows, of `length` numbers, of a problem; all else is zero. THREADS share the work, a part of
+ * them for each problem, and this is number `thread`. Copies are asynchronous. */
 template <typename shape, int THREADS>
 DEVICE void load_operand(uint16_t *to, const row_tensor &t, char *rows, int length, int count, unsigned thread)
 {
@@ -105,7 +105,7 @@ DEVICE void load_operand(uint16_t *to, const row_tensor &t, char *rows, int leng
     }
 }
 
-/* The same of as many rows and features as the operand has, all aligned. */
+/* Does the same for as many rows and features as the operand has, all aligned. */
 template <typename shape, int THREADS>
 DEVICE void load_whole_operand(uint16_t *to, const row_tensor &t, const char *rows, unsigned thread)
 {
@@ -125,7 +125,7 @@ DEVICE uint64_t descriptor(const uint16_t *operand)
     return wgmma_descriptor(operand, shape::TILE * shape::PANEL * 2, 8 * shape::PANEL * 2, shape::PANEL * 2);
 }
 
-/* The same from row `row` and feature `x` on. */
+/* Does the same from row `row` and feature `x` on. */
 template <typename shape>
 DEVICE uint64_t descriptor(const uint16_t *operand, unsigned row, unsigned x = 0)
 {
@@ -134,7 +134,7 @@ DEVICE uint64_t descriptor(const uint16_t *operand, unsigned row, unsigned x = 0
 
 /* ---- products: a group of wgmmas each, which is not waited for --------------------------------------------------- */
 
-/* d = a b^T of 64 rows of a and N of b, plus d if `accumulate`. */
+/* Computes d = a b^T for 64 rows of a and N of b, plus d if `accumulate`. */
 template <typename T, typename shape, int N>
 DEVICE void multiply_rows(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate = false)
 {
@@ -148,13 +148,13 @@ DEVICE void multiply_rows(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumu
     wgmma_commit();
 }
 
-/* A sum of two numbers of 16 bits for each weight of 64 rows: fragments of a product's a. */
+/* Holds each weight of 64 rows as a sum of two numbers of 16 bits: fragments of a product's a. */
 template <int KEYS>
 struct weight_parts {
     uint32_t at[2][KEYS / 16][4]; /* high, low */
 };
 
-/* A lane's eight weights of 16 keys, from 16 j on. */
+/* Splits a lane's eight weights of 16 keys, from 16 j on. */
 template <typename T, int KEYS>
 DEVICE void split(weight_parts<KEYS> &out, int j, const float *weights)
 {
@@ -165,14 +165,14 @@ DEVICE void split(weight_parts<KEYS> &out, int j, const float *weights)
     }
 }
 
-/* Weights of 64 rows, as products take them. */
+/* Splits the weights of 64 rows, as products take them. */
 template <typename T, int KEYS>
 DEVICE void split_weights(weight_parts<KEYS> &out, const float (&p)[KEYS / 2])
 {
     UNROLL for (int j = 0; j < KEYS / 16; ++j) split<T>(out, j, &p[8 * j]);
 }
 
-/* d = w b of 64 rows of weights, in two parts, and N features of a problem's rows of b. */
+/* Computes d = w b for 64 rows of weights, in two parts, and N features of a problem's rows of b. */
 template <typename T, typename shape, int N = shape::DIM>
 DEVICE void multiply_parts(float (&d)[N / 2], weight_parts<shape::KEYS> &w, uint64_t b)
 {
@@ -190,7 +190,7 @@ DEVICE void multiply_parts(float (&d)[N / 2], weight_parts<shape::KEYS> &w, uint
     wgmma_commit();
 }
 
-/* Until at most PENDING groups are unfinished, of which d's is none. */
+/* Waits until at most PENDING groups are unfinished, none of which is d's. */
 template <int PENDING, int COUNT>
 DEVICE void wait_for(float (&d)[COUNT])
 {
@@ -200,7 +200,7 @@ DEVICE void wait_for(float (&d)[COUNT])
 
 /* ---- results: 16 rows of a warp, by way of shared memory, so that lanes store 16 bytes of a row at once ---------- */
 
-/* Sums times a factor for rows g and one for g + 8, rounded: two features in 32 bits. */
+/* Rounds sums times a factor for rows g and another for rows g + 8: two features lie in 32 bits. */
 template <typename T, int DIM>
 DEVICE void round_sums(uint32_t (&pairs)[DIM / 4], const float (&sums)[DIM / 2], float factor, float factor_8)
 {
@@ -210,7 +210,7 @@ DEVICE void round_sums(uint32_t (&pairs)[DIM / 4], const float (&sums)[DIM / 2],
     }
 }
 
-/* Into rows first_row .. first_row + 15 of a tile that lies as an operand does, N features from x on. */
+/* Writes rows first_row .. first_row + 15 of a tile that lies as an operand does, N features from x on. */
 template <typename shape, int N = shape::DIM>
 DEVICE void stage_rows(uint16_t *tile, unsigned first_row, const uint32_t (&pairs)[N / 4], unsigned x = 0)
 {
@@ -222,14 +222,15 @@ DEVICE void stage_rows(uint16_t *tile, unsigned first_row, const uint32_t (&pair
     sync_warp(FULL_WARP);
 }
 
-/* Of the 16 rows a lane stores those from lane / CHUNKS on, STEP apart, eight features each. */
+/* A lane stores those of the 16 rows from lane / CHUNKS on that are STEP apart, eight features each. */
 template <int DIM>
 constexpr unsigned CHUNKS = DIM / 8;
 template <int DIM>
 constexpr unsigned STEP = 32 / CHUNKS<DIM>;
 
-/* From shared memory; `row` is a lane's first one. `rows` of them are in memory; those from `seen` on are zero,
- * whatever was staged. is_whole: none of the 16 is missing, nor a feature, and they are aligned. */
+/* Copies 16 rows from shared memory; `row` is a lane's first one. `rows` of them are in memory; those from `seen` on
+ * are zero, whatever was staged. is_whole says that none of the 16 is missing, nor a feature, and that they are
+ * aligned. */
 template <typename shape>
 DEVICE void write_rows(const row_tensor &t, uint16_t *tile, unsigned first_row, row_pointer row, int rows, int seen,
                        bool is_whole)

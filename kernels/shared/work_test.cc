@@ -1,4 +1,4 @@
-/* work_test.cc - CTAs that stay and those that follow them leave no item out and take none twice. */
+/* work_test.cc - persistent CTAs and those that follow them leave no item out and take none twice. */
 #include <string.h>
 
 #include <criterion/criterion.h>
@@ -54,7 +54,7 @@ Test(work, is_left_for_who_is_first)
     cr_assert_eq(ctas_of(divide_work(128000, 128000, ALL_ROUNDS)), 128000);
 }
 
-/* Item 0 of every CTA of a wave is before item 1 of any, and all of a wave before all of the next. */
+/* Item 0 of every CTA of a wave comes before item 1 of any, and all of a wave before all of the next. */
 Test(work, goes_in_waves)
 {
     const work w = divide_work(64 * 132 + 5, 132, 3);

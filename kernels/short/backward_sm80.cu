@@ -26,30 +26,31 @@
 
 namespace {
 
-/* At most MOST query rows and MOST keys. */
+/* A problem has at most MOST query rows and MOST keys. */
 template <int DIMENSIONS, int MOST, bool IS_PLAIN>
-struct short_shape {
+struct mma_shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST;
     static constexpr bool PLAIN = IS_PLAIN;
     static constexpr int WARPS = KEYS / 16, THREADS = 32 * WARPS;
-    /* On an SM: as many as shared memory has room for, with 128, 168 or 255 registers to a thread. */
+    /* This many CTAs fit on an SM: as many as shared memory has room for, with 128, 168 or 255 registers to a
+     * thread. */
     static constexpr int CTAS = (!PLAIN || DIM > 128 ? 256 : DIM > 64 ? 384 : 512) / THREADS;
     static constexpr int SLICE = DIM < 64 ? DIM : 64, SLICE_Q = 32; /* features of dk and dv, of dq at a time */
     static constexpr int TILE = KEYS * DIM, PART = KEYS * 16;
-    /* In shared memory: four tiles; in place of the last two, high and low parts of p and ds. */
+    /* Shared memory holds four tiles; high and low parts of p and ds take the place of the last two. */
     static constexpr int NUMBERS = 2 * TILE + 2 * (TILE > 2 * KEYS * KEYS ? TILE : 2 * KEYS * KEYS);
     static constexpr int GROUP_FEATURES = DIM <= 128 ? DIM : 64, GROUP_PARTS = DIM / GROUP_FEATURES;
     static constexpr int GROUP_SUMS = 2 * KEYS * GROUP_FEATURES;
 };
 
-/* Of 16 query rows and all keys: s, then p; dp, then ds. A lane has keys 8 n + 2 t and 8 n + 2 t + 1 of row g as
- * at[n][0] and at[n][1], of row g + 8 as at[n][2] and at[n][3]. */
+/* Holds s, then p, or dp, then ds, of 16 query rows and all keys. A lane has keys 8 n + 2 t and 8 n + 2 t + 1 of row g
+ * as at[n][0] and at[n][1], of row g + 8 as at[n][2] and at[n][3]. */
 template <int KEYS>
 struct row_pairs {
     float at[KEYS / 8][4];
 };
 
-/* Two 16-bit parts of weights, as fragments. */
+/* Holds two 16-bit parts of weights, as fragments. */
 template <int KEYS>
 struct weight_parts {
     uint32_t high[KEYS / 16][4], low[KEYS / 16][4];
@@ -59,7 +60,8 @@ DEVICE bool is_seen(float weight) { return bits_of(weight) != bits_of(-0.0f); }
 
 /* ---- p and ds ---------------------------------------------------------------------------------------------------- */
 
-/* s = q k^T and dp = dout v^T of rows `row` .. row + 15, in turns: their chains of sums hide one another's latency. */
+/* Computes s = q k^T and dp = dout v^T for rows `row` .. row + 15, in turns: their chains of sums hide one another's
+ * latency. */
 template <typename T, typename shape>
 DEVICE void multiply_rows(row_pairs<shape::KEYS> &s, row_pairs<shape::KEYS> &dp, const uint16_t *q,
                           const uint16_t *dout, const uint16_t *k, const uint16_t *v, unsigned row)
@@ -82,8 +84,9 @@ DEVICE void multiply_rows(row_pairs<shape::KEYS> &s, row_pairs<shape::KEYS> &dp,
     }
 }
 
-/* Where an lse of the warp is large, from a row's scores c s: s becomes that less the one which weighs most, and lse
- * that of what is left. Such differences are off by 2^-24 of themselves, however large scores are. Other rows stay. */
+/* Finds lse of rows of the warp whose lse is large, from their scores c s. It subtracts the heaviest one from s, and
+ * lse becomes that of what remains. Such differences are off by 2^-24 of themselves, however large scores are. Other
+ * rows stay. */
 template <int KEYS>
 DEVICE void take_own_lse(float (&lse)[2], row_pairs<KEYS> &s, const interval (&keys)[2], float c)
 {
@@ -106,7 +109,8 @@ DEVICE void take_own_lse(float (&lse)[2], row_pairs<KEYS> &s, const interval (&k
     }
 }
 
-/* s to p. FULL: every row sees every key; else `keys` of rows g and g + 8. lse in base 2. */
+/* Turns s into p. FULL says that every row sees every key; else `keys` says which rows g and g + 8 see. lse is in base
+ * 2. */
 template <bool FULL, int KEYS>
 DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], float c, const float (&lse)[2])
 {
@@ -119,13 +123,13 @@ DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], fl
         }
 }
 
-/* The same of any scores from row `row` on; dp becomes that of dropout, whose bits go to `dropped`: bit 2 n + e % 2 of
- * row g or g + 8. `own` has room for a warp's scores: in registers each would have code of its own. Where a row's lse
- * is large, two passes find its own before: m, then the sum of 2^(y - m). */
+/* Does the same for any scores, from row `row` on. dp becomes that of dropout, whose bits go to `dropped`: bit 2 n + e
+ * % 2 of row g or g + 8. `own` has room for a warp's scores: in registers each would need code of its own. Where a
+ * row's lse is large, two passes find its own before: m, then the sum of 2^(y - m). */
 template <int KEYS>
-DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2], const interval (&keys)[2],
-                         const forward_params &f, const sequence &sequence, const score_terms &terms,
-                         const float (&lse_of_rows)[2], int32_t row, float *own)
+DEVICE void recompute_general_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2],
+                                      const interval (&keys)[2], const forward_params &f, const sequence &sequence,
+                                      const score_terms &terms, const float (&lse_of_rows)[2], int32_t row, float *own)
 {
     enum { LARGEST_SCORE, SUM_OF_WEIGHTS, WEIGHTS };
     own += lane();
@@ -137,7 +141,7 @@ DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dro
         float largest = -infinity_f32();
         if (is_own && f.bias.data != nullptr)
             largest = largest_bias(f, terms.rule, sequence, r, static_cast<int>(lane()) % 4, 4);
-        if (has_own) lse.reference = reference_of_row(max_of_quad(largest), -infinity_f32()); /* 0 of the others */
+        if (has_own) lse.reference = reference_of_row(max_of_quad(largest), -infinity_f32()); /* 0 for the others */
         dropout_bits last;
         last.eight = -1;
         dropped[half] = 0;
@@ -164,12 +168,12 @@ DEVICE void find_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dro
         UNROLL for (int i = 0; i < KEYS / 4; ++i) {
             float &value = dp.at[i / 2][2 * half + i % 2];
             s.at[i / 2][2 * half + i % 2] = own[32 * i];
-            value *= (dropped[half] >> i & 1) != 0 ? 0 : f.dropout_multiplier; /* a NaN of v is felt all the same */
+            value *= (dropped[half] >> i & 1) != 0 ? 0 : f.dropout_multiplier; /* a NaN of v is felt even if dropped */
         }
     }
 }
 
-/* Of rows g and g + 8, from the unrounded p and dp. */
+/* Finds delta of rows g and g + 8, from the unrounded p and dp. */
 template <bool FULL, int KEYS>
 DEVICE void find_delta(float (&delta)[2], const row_pairs<KEYS> &p, const row_pairs<KEYS> &dp)
 {
@@ -185,7 +189,7 @@ DEVICE void find_delta(float (&delta)[2], const row_pairs<KEYS> &p, const row_pa
     }
 }
 
-/* dp to ds. */
+/* Turns dp into ds. */
 template <bool FULL, int KEYS>
 DEVICE void find_ds(row_pairs<KEYS> &dp, const row_pairs<KEYS> &p, const float (&delta)[2])
 {
@@ -196,7 +200,7 @@ DEVICE void find_ds(row_pairs<KEYS> &dp, const row_pairs<KEYS> &p, const float (
         }
 }
 
-/* What dropout drops becomes +0, infinite weights NaN: the pair is seen. */
+/* Drops weights: those that dropout drops become +0, infinite ones NaN, since the pair is seen. */
 template <int KEYS>
 DEVICE void drop_weights(row_pairs<KEYS> &p, const uint32_t (&dropped)[2])
 {
@@ -207,7 +211,8 @@ DEVICE void drop_weights(row_pairs<KEYS> &p, const uint32_t (&dropped)[2])
 
 /* ---- products of two parts --------------------------------------------------------------------------------------- */
 
-/* The high part is the rounded number, UNSEEN where that is -0; the low part what rounding left, rounded. */
+/* Splits weights: the high part is the rounded number, UNSEEN where that is -0; the low part is what rounding left,
+ * rounded. */
 template <typename T, int KEYS>
 DEVICE void split(weight_parts<KEYS> &out, const row_pairs<KEYS> &weights)
 {
@@ -220,10 +225,10 @@ DEVICE void split(weight_parts<KEYS> &out, const row_pairs<KEYS> &weights)
         }
 }
 
-/* Parts of rows `row` .. row + 15 to shared memory: for each 16 keys a tile of the high and one of the low numbers, so
- * that the tiles of a warp's keys are its own once it has read them. */
+/* Stores the parts of rows `row` .. row + 15 in shared memory: for each 16 keys a tile of the high and one of the low
+ * numbers, so that the tiles of a warp's keys are its own once it has read them. */
 template <typename shape>
-DEVICE void store_parts(uint16_t *to, const weight_parts<shape::KEYS> &from, unsigned row)
+DEVICE void store_fragments(uint16_t *to, const weight_parts<shape::KEYS> &from, unsigned row)
 {
     const unsigned g = lane() / 4, t = lane() % 4;
     UNROLL for (int j = 0; j < shape::KEYS / 16; ++j)
@@ -234,9 +239,9 @@ DEVICE void store_parts(uint16_t *to, const weight_parts<shape::KEYS> &from, uns
         }
 }
 
-/* The reverse, transposed: 16 keys, all rows. */
+/* Loads them transposed: 16 keys, all rows. */
 template <typename shape>
-DEVICE void load_parts(weight_parts<shape::KEYS> &to, const uint16_t *from)
+DEVICE void load_fragments(weight_parts<shape::KEYS> &to, const uint16_t *from)
 {
     const unsigned l = lane();
     UNROLL for (int j = 0; j < shape::KEYS / 16; ++j) {
@@ -246,26 +251,27 @@ DEVICE void load_parts(weight_parts<shape::KEYS> &to, const uint16_t *from)
     }
 }
 
-/* A warp's 16 rows of a result in global memory. */
+/* Names a warp's 16 rows of a result in global memory. */
 struct result_rows {
     const row_tensor &t;
     row_pointer first;
-    int count;      /* of them that there are */
-    float factor;   /* of their sums */
+    int count;      /* how many of them there are */
+    float factor;   /* what their sums are multiplied by */
     uint16_t *tile; /* 16 rows of as many features as are summed at a time, in shared memory */
 };
 
-/* Where a thread keeps sums of dk and dv from head to head of a group. */
+/* Says where a thread keeps sums of dk and dv from head to head of a group. */
 struct group_sums {
     quad *sums;
     bool is_first, is_last; /* head */
 };
 
-/* Sums of features x .. x + FEATURES - 1. By way of shared memory, so that lanes store 16 bytes of a row at once. */
+/* Stores sums of features x .. x + FEATURES - 1. They go through shared memory, so that lanes store 16 bytes of a row
+ * at once. */
 template <typename T, int FEATURES>
 DEVICE void store_sums(const result_rows &to, const float (&sum)[FEATURES / 8][4], int x)
 {
-    constexpr unsigned CHUNKS = FEATURES / 8, ROWS = 32 / CHUNKS; /* at a time */
+    constexpr unsigned CHUNKS = FEATURES / 8, ROWS = 32 / CHUNKS; /* rows at a time */
     const unsigned g = lane() / 4, t = lane() % 4, chunk = lane() % CHUNKS * 8, begin = lane() / CHUNKS;
     sync_warp(FULL_WARP); /* the tile is free */
     UNROLL for (unsigned n = 0; n < CHUNKS; ++n)
@@ -291,12 +297,13 @@ DEVICE void store_sums(const result_rows &to, const float (&sum)[FEATURES / 8][4
     }
 }
 
-/* Features of a result: sums of w times `rows`. SELECT: over those that `seen` has not as UNSEEN, a few at a time. */
+/* Computes features of a result: sums of w times `rows`. SELECT leaves out those that `seen` marks as UNSEEN; then it
+ * takes a few features at a time. */
 template <typename T, typename shape, bool SELECT, int FEATURES>
 DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features)
 {
-    /* Whole slices, so that what one head of a group keeps is what the next one takes. */
+    /* It takes whole slices, so that what one head of a group keeps is what the next one takes. */
     const int length = (to.first.length + shape::SLICE - 1) / shape::SLICE * shape::SLICE;
     const int last = features.last < length ? features.last : length;
     ROLLED for (int x = features.first; x < last; x += FEATURES) {
@@ -327,7 +334,7 @@ DEVICE void find_result(const result_rows &to, const group_sums &group, const we
     }
 }
 
-/* CUT: not every row sees every key, so that a NaN among `rows` may not be felt by all. */
+/* CUT says that not every row sees every key, so that a NaN among `rows` may not be felt by all. */
 template <typename T, typename shape, int FEATURES>
 DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features, bool cut)
@@ -337,7 +344,7 @@ DEVICE void find_result(const result_rows &to, const group_sums &group, const we
     else find_result<T, shape, false, FEATURES>(to, group, w, seen, rows, features);
 }
 
-/* Zeros to rows first .. last - 1 of a sequence, of one head, by the whole CTA. */
+/* Writes zeros to rows first .. last - 1 of a sequence, of one head, by the whole CTA. */
 template <typename shape>
 DEVICE void clear_rows(const row_tensor &t, int64_t b, int64_t sequence_first, int32_t first, int32_t last,
                        int64_t head, int length)
@@ -349,8 +356,8 @@ DEVICE void clear_rows(const row_tensor &t, int64_t b, int64_t sequence_first, i
         store_eight(row_of(t, b, sequence_first + r, head, length), x, zeros);
 }
 
-/* What one thread finds out for all: a sequence and a KV head, in shared memory. */
-struct alignas(16) item_card {
+/* Describes a sequence and a KV head: one thread finds it out for all, in shared memory. */
+struct alignas(16) group_problem {
     int64_t b, head_kv;
     sequence s;
     interval features; /* of dq, dk and dv that this CTA computes */
@@ -359,10 +366,10 @@ struct alignas(16) item_card {
 };
 
 template <typename shape>
-DEVICE item_card find_card(const forward_params &f)
+DEVICE group_problem find_problem(const forward_params &f)
 {
     const int parts = f.group > 1 ? shape::GROUP_PARTS : 1, part = static_cast<int>(block_x()) % parts;
-    item_card out = {};
+    group_problem out = {};
     out.b = static_cast<int64_t>(block_z()) * grid_y() + block_y(), out.head_kv = block_x() / parts;
     if (out.b >= f.batch) return out;
     out.s = find_sequence(f, out.b);
@@ -382,19 +389,19 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
     DYNAMIC_SHARED(shared, 16);
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + TILE, *const k = dout + TILE;
     uint16_t *const v = k + TILE, *const parts_p = k, *const parts_ds = k + 2 * KEYS * KEYS; /* once k and v are free */
-    item_card *const card = reinterpret_cast<item_card *>(q + shape::NUMBERS);
-    quad *const sums = reinterpret_cast<quad *>(card + 1);
+    group_problem *const problem = reinterpret_cast<group_problem *>(q + shape::NUMBERS);
+    quad *const sums = reinterpret_cast<quad *>(problem + 1);
 
-    if (thread_x() == 0) *card = find_card<shape>(f);
+    if (thread_x() == 0) *problem = find_problem<shape>(f);
     sync_threads();
-    if (!card->is_ours) return;
-    const sequence &s = card->s;
-    const int64_t &b = card->b, &head_kv = card->head_kv;
-    const bool is_cut = card->is_cut;
+    if (!problem->is_ours) return;
+    const sequence &s = problem->s;
+    const int64_t &b = problem->b, &head_kv = problem->head_kv;
+    const bool is_cut = problem->is_cut;
 
     const unsigned own = warp(), row = 16 * own, g = lane() / 4; /* its first row, and its first key */
     const int32_t lane_row = static_cast<int32_t>(row + g);
-    uint16_t *const part_tile = parts_p + own * 2 * shape::PART; /* of p of its keys */
+    uint16_t *const part_tile = parts_p + own * 2 * shape::PART; /* p of its keys */
 
     for (int n = 0; n < f.group; ++n) {
         const int64_t head = head_kv * f.group + n;
@@ -414,7 +421,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
         cp_async_wait_all();
         sync_threads(); /* the tiles are complete */
 
-        row_pairs<KEYS> weights, ds; /* s and dp, first */
+        row_pairs<KEYS> weights, ds; /* hold s and dp at first */
         multiply_rows<T, shape>(weights, ds, q, dout, k, v, row);
         sync_threads(); /* v is free */
         uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
@@ -431,7 +438,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
             float *const scores = reinterpret_cast<float *>(row_tile);
             if (has_large) take_own_lse<KEYS>(lse, weights, keys, terms.c);
             if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
-            else find_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
+            else recompute_general_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
             find_delta<false, KEYS>(delta, weights, ds);
         }
         if (p.delta.data != nullptr)
@@ -448,27 +455,27 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
         const int rows = s.used_q - static_cast<int>(row), keys = s.used_k - static_cast<int>(row);
         const result_rows dq = {p.dq, row_of(p.dq, b, s.first_q + row, head, f.head_dim), rows, f.softmax_scale,
                                 row_tile};
-        find_result<T, shape, shape::SLICE_Q>(dq, {sums, true, true}, of_ds, of_p.high, k, card->features, is_cut);
+        find_result<T, shape, shape::SLICE_Q>(dq, {sums, true, true}, of_ds, of_p.high, k, problem->features, is_cut);
         sync_threads(); /* k and the rows' tiles are free */
-        store_parts<shape>(parts_p, of_p, row);
-        store_parts<shape>(parts_ds, of_ds, row);
+        store_fragments<shape>(parts_p, of_p, row);
+        store_fragments<shape>(parts_ds, of_ds, row);
         sync_threads(); /* p and ds are complete */
 
         const group_sums of_dv = {sums, n == 0, n == f.group - 1};
         const group_sums of_dk = {sums + shape::GROUP_SUMS / 8, n == 0, n == f.group - 1};
-        load_parts<shape>(of_p, part_tile);
+        load_fragments<shape>(of_p, part_tile);
         const result_rows dv = {p.dv, row_of(p.dv, b, s.first_k + row, head_kv, f.head_dim_v), keys,
                                 f.dropout_multiplier, part_tile};
-        find_result<T, shape, shape::SLICE>(dv, of_dv, of_p, of_p.high, dout, card->features, is_cut);
-        load_parts<shape>(of_ds, part_tile + (parts_ds - parts_p));
+        find_result<T, shape, shape::SLICE>(dv, of_dv, of_p, of_p.high, dout, problem->features, is_cut);
+        load_fragments<shape>(of_ds, part_tile + (parts_ds - parts_p));
         const result_rows dk = {p.dk, row_of(p.dk, b, s.first_k + row, head_kv, f.head_dim), keys, f.softmax_scale,
                                 part_tile};
-        find_result<T, shape, shape::SLICE>(dk, of_dk, of_ds, of_p.high, q, card->features, is_cut);
-        if (card->features.first == 0 && s.used_q < s.seqlen_q)
+        find_result<T, shape, shape::SLICE>(dk, of_dk, of_ds, of_p.high, q, problem->features, is_cut);
+        if (problem->features.first == 0 && s.used_q < s.seqlen_q)
             clear_rows<shape>(p.dq, b, s.first_q, s.used_q, s.seqlen_q, head, f.head_dim);
         if (n < f.group - 1) sync_threads(); /* all tiles are free */
     }
-    if (card->features.first != 0 || s.used_k == s.seqlen_k) return;
+    if (problem->features.first != 0 || s.used_k == s.seqlen_k) return;
     clear_rows<shape>(p.dk, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim);
     clear_rows<shape>(p.dv, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim_v);
 }
@@ -478,12 +485,12 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
 template <typename T, int DIM, int KEYS, bool PLAIN>
 int launch(const backward_params &p, void *stream)
 {
-    using shape = short_shape<DIM, KEYS, PLAIN>;
+    using shape = mma_shape<DIM, KEYS, PLAIN>;
     const forward_params &f = p.forward;
     const int64_t heads_kv = f.num_heads_q / f.group * (f.group > 1 ? shape::GROUP_PARTS : 1);
     const unsigned y = static_cast<unsigned>(f.batch < 65535 ? f.batch : 65535);
     const size_t sums = f.group > 1 ? shape::GROUP_SUMS * sizeof(float) : 0;
-    const size_t bytes = shape::NUMBERS * sizeof(uint16_t) + sizeof(item_card) + sums;
+    const size_t bytes = shape::NUMBERS * sizeof(uint16_t) + sizeof(group_problem) + sums;
     const launch_shape grid = {{static_cast<unsigned>(heads_kv), y, static_cast<unsigned>((f.batch + y - 1) / y)},
                                {shape::THREADS, 1, 1}, {1, 1, 1}, bytes, shape::THREADS, shape::CTAS};
     return LAUNCH((short_backward_sm80_kernel<T, shape>), grid, stream, p);

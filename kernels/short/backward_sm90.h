@@ -1,5 +1,5 @@
-/* backward_sm90.h - what the backward kernels of whole short sequences on Hopper share: cards, the weights of a
- * warpgroup's query rows, rows that no product has. */
+/* backward_sm90.h - what the backward kernels of whole short sequences on Hopper share: problem descriptors, the
+ * weights of a warpgroup's query rows, and the clearing of rows that no product has. */
 #ifndef ATTEST_KERNELS_SHORT_BACKWARD_SM90_H
 #define ATTEST_KERNELS_SHORT_BACKWARD_SM90_H
 
@@ -7,8 +7,9 @@
 #include "kernels/shared/wgmma_tiles.h"
 #include "kernels/shared/params.h"
 
-/* What a problem's threads know of it; is_ours alone, if it is not this launch's. */
-struct card {
+/* A problem descriptor holds what a problem's threads know of it; only is_ours is set if the problem is not this
+ * launch's. */
+struct backward_problem {
     char *rows[9]; /* the first ones, in the order of their tensors in backward_params */
     int32_t seqlen_q, seqlen_k, used_q, used_k;
     float scale; /* softmax_scale, which from here is one load for many uses */
@@ -20,11 +21,12 @@ static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE
 static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
               "in order");
 
-/* short/backward_sm90_n128_d256_latency.cu: of a launch of whole problems, of which each has that many SMs, or more. */
+/* short/backward_sm90_n128_d256_latency.cu takes a launch of full problems if there are that many SMs, or more, for
+ * each. */
 enum { WIDE_FEW_CTAS = 4 };
 extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_d256_latency)(const struct backward_params *p, void *stream);
 
-/* The sequence and the head of a launch's problem. */
+/* Names the sequence and the head of a launch's problem. */
 struct batch_head {
     unsigned b, head;
 };
@@ -35,12 +37,12 @@ DEVICE batch_head batch_head_of(const backward_params &p, unsigned problem)
     return {b, problem - b * p.forward.by_heads_q.by};
 }
 
-/* By a lane for each tensor, of which this is the one of tensor n. */
+/* Finds a problem descriptor, by a lane for each tensor: this is the lane of tensor n. */
 template <typename shape>
-DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsigned n = lane())
+DEVICE void find_problem(const backward_params &p, unsigned problem, backward_problem &c, unsigned n = lane())
 {
     const auto [b, head] = batch_head_of(p, problem);
-    if (b >= p.forward.batch) { /* a pair's second */
+    if (b >= p.forward.batch) { /* the second of a pair */
         if (n == 0) c = {};
         return;
     }
@@ -65,7 +67,8 @@ DEVICE void find_card(const backward_params &p, unsigned problem, card &c, unsig
     }
 }
 
-/* Whether all of a launch's problems are whole. All are this launch's then: sequences of one length have one kernel. */
+/* Returns whether all of a launch's problems are full. All of them are this launch's then: sequences of one length have
+ * one kernel. */
 template <typename shape>
 static inline bool are_whole(const backward_params &p)
 {
@@ -77,7 +80,7 @@ static inline bool are_whole(const backward_params &p)
            f.head_dim == shape::DIM && f.head_dim_v == shape::DIM;
 }
 
-/* Where a problem's rows begin, of a launch of whole ones. */
+/* Returns where a problem's rows begin, in a launch of full ones. */
 template <typename T>
 DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned problem)
 {
@@ -85,13 +88,13 @@ DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned pro
     return static_cast<T *>(t.data) + (b * t.batch + head * t.head);
 }
 
-/* Of a problem that is whole, and this launch's, as all are. Not for shared memory: of its rows, what is not asked for
- * is not found. */
-DEVICE card whole_card(const backward_params &p, unsigned problem)
+/* Returns the descriptor of a problem that is full and this launch's, as all are. It must not be put in shared memory:
+ * as long as it is in registers, addresses of rows that nobody asks for are never computed. */
+DEVICE backward_problem full_problem(const backward_params &p, unsigned problem)
 {
     const forward_params &f = p.forward;
     const auto [b, head] = batch_head_of(p, problem);
-    card c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
+    backward_problem c = {{}, f.seqlen_q, f.seqlen_k, f.seqlen_q, f.seqlen_k, f.softmax_scale, true, true};
     UNROLL for (int n = 0; n <= DV; ++n) {
         const row_tensor &t = n < DOUT ? (&f.q)[n] : (&p.dout)[n - DOUT];
         c.rows[n] = static_cast<char *>(t.data) + (b * t.batch + head * t.head) * (n == LSE ? 4 : 2);
@@ -101,15 +104,16 @@ DEVICE card whole_card(const backward_params &p, unsigned problem)
 
 /* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
 
-/* The first row, and key, of a warpgroup, and of a warp. Their lanes have it from one place, so that the compiler knows
- * it for one; found anew wherever it is asked for, so that no register keeps what is made of it. */
+/* These return the first row, and key, of a warpgroup, and of a warp. Lanes have it from one of them, so that the
+ * compiler knows it to be uniform; it is found again wherever it is used, so that no register keeps what is derived
+ * from it. */
 DEVICE unsigned own_first() { return shfl_idx(FULL_WARP, warp() / 4, 0) * 64; }
 DEVICE unsigned warp_first() { return shfl_idx(FULL_WARP, warp() * 16, 0); }
 
-/* The first of a lane's two rows of the tiles. */
+/* Returns the first of a lane's two rows of the tiles. */
 DEVICE int lane_row() { return static_cast<int>(thread_x() / 32 * 16 + thread_x() % 32 / 4); }
 
-/* lse of a lane's rows, of which `row` is the first, in base 2; 0 where they are not in use. */
+/* Loads lse of a lane's rows, of which `row` is the first, in base 2; it is 0 where they are not in use. */
 DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const char *rows, int row, int used)
 {
     UNROLL for (int n = 0; n < 2; ++n) {
@@ -118,24 +122,26 @@ DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const char *rows, int
     }
 }
 
-/* Whether lse of a row of the warp is_large(): of plain problems the one thing that is asked. */
+/* Returns whether lse of a row of the warp is_large(): for plain problems that is all there is to ask. */
 DEVICE bool is_any_large(const float (&lse)[2])
 {
     return ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
 }
 
-/* How many of `keys` from first_key on are in use, counted from a lane's first one. Of all no lane is asked. */
+/* Returns how many of `keys` from first_key on are in use, counted from a lane's first one. If all are in use, no lane
+ * asks. */
 DEVICE int used_from(int used_k, int first_key, int keys)
 {
     const int used = used_k - first_key;
     return used >= keys ? keys : used - static_cast<int>(lane() % 4 * 2);
 }
 
-/* Of c, by which scores are multiplied: -1 or 1. By a shuffle, so that no register keeps it from problem to problem. */
+/* Returns the sign of c, by which scores are multiplied: -1 or 1. It comes from a shuffle, so that no register keeps it
+ * from problem to problem. */
 DEVICE float sign_of(float c) { return shfl_idx(FULL_WARP, c, 0) < 0 ? -1.0f : 1.0f; }
 
-/* A row's score, times the sign of c, of the key that weighs most, or `heaviest` of those before. Scores of keys that
- * are not in use become those of no weight, 2^-inf. */
+/* Finds, for each row, the score of the key that weighs most, times the sign of c, or keeps `heaviest` of earlier ones.
+ * Scores of keys that are not in use become those of no weight, 2^-inf. */
 template <int PARTS, int COUNT>
 DEVICE void find_heaviest(float (&heaviest)[2], float (&s)[PARTS][COUNT], float sign, int used)
 {
@@ -147,9 +153,10 @@ DEVICE void find_heaviest(float (&heaviest)[2], float (&s)[PARTS][COUNT], float 
     UNROLL for (int r = 0; r < 2; ++r) heaviest[r] = max_of_quad(heaviest[r]);
 }
 
-/* Of rows whose lse is large, from all of their scores: s less that of the heaviest key, and lse of what is left. Such
- * a difference is off by 2^-24 of itself, however large scores are, where c s of the two and an lse of their size are
- * off by 2^-24 of that. Other rows keep their bits, but for what hide() hides. */
+/* Finds lse of rows whose lse is large, from all of their scores: it subtracts the score of the heaviest key from s,
+ * and lse becomes that of what remains. Such a difference is off by 2^-24 of itself, however large scores are, whereas
+ * c s of the two and an lse of their size are off by 2^-24 of that. Other rows keep their bits, but for what hide()
+ * hides. */
 template <int PARTS, int COUNT>
 DEVICE void take_own_lse(float (&s)[PARTS][COUNT], float c, int used_k, float (&lse)[2])
 {
@@ -168,23 +175,23 @@ DEVICE void take_own_lse(float (&s)[PARTS][COUNT], float c, int used_k, float (&
     }
 }
 
-/* The same of all keys at once. */
+/* Does the same for all keys at once. */
 template <int COUNT>
 DEVICE void take_own_lse(float (&s)[COUNT], float c, int used_k, float (&lse)[2])
 {
     take_own_lse(reinterpret_cast<float(&)[1][COUNT]>(s), c, used_k, lse);
 }
 
-/* s to p. lse in base 2. */
+/* Turns s into p. lse is in base 2. */
 template <int COUNT>
-DEVICE void find_weights(float (&s)[COUNT], float c, const float (&lse)[2])
+DEVICE void recompute_weights(float (&s)[COUNT], float c, const float (&lse)[2])
 {
     UNROLL for (int n = 0; n < COUNT; ++n) s[n] = exp2_f32(fma_rn(s[n], c, -lse[n / 2 % 2]));
 }
 
-/* Zero in place of what is of no row or no key: weights of keys from first_key on. */
+/* Puts zero in place of weights that belong to no row or no key, for keys from first_key on. */
 template <int COUNT>
-DEVICE void hide(float (&weights)[COUNT], const card &c, int row, int first_key)
+DEVICE void hide(float (&weights)[COUNT], const backward_problem &c, int row, int first_key)
 {
     const int keys = c.used_k - (first_key + static_cast<int>(lane() % 4 * 2));
     const int left[2] = {row < c.used_q ? keys : 0, row + 8 < c.used_q ? keys : 0}; /* from a lane's first one on */
@@ -192,7 +199,7 @@ DEVICE void hide(float (&weights)[COUNT], const card &c, int row, int first_key)
         if (n / 4 * 8 + n % 2 >= left[n / 2 % 2]) weights[n] = 0;
 }
 
-/* Of a lane's keys. */
+/* Holds sums over a lane's keys. */
 struct row_sums {
     float p[2], p_dp[2];
 };
@@ -206,7 +213,7 @@ DEVICE void add_weights(row_sums &sums, const float (&p)[COUNT], const float (&d
     }
 }
 
-/* dp to ds. */
+/* Turns dp into ds. */
 template <int COUNT>
 DEVICE void find_ds(float (&dp)[COUNT], const float (&p)[COUNT], const float (&delta)[2])
 {
@@ -215,7 +222,8 @@ DEVICE void find_ds(float (&dp)[COUNT], const float (&p)[COUNT], const float (&d
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Rows that no product has: past the last in use, they are zero. By WARPS, each from a `row` of its own on. */
+/* Clears rows that no product has: past the last in use, they are zero. WARPS share the work, each from a `row` of its
+ * own on. */
 template <int WARPS>
 DEVICE void clear_rows(const row_tensor &t, char *rows, int length, int row, int seqlen)
 {

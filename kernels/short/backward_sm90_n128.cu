@@ -7,11 +7,12 @@
  * a KV head, and scores that are no more than softmax_scale q . k: every row sees every key. A problem that gives delta
  * is another kernel's, and so are heads of at most 32 features in bf16: short/backward_sm90_n128_scaled.cu's.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
- *         before the launch ahead has ended (grid_wait)
+ * Grid    x: persistent CTAs; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the previous launch has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; ds, then p, of all rows and keys in two parts of 16 bits: 64 KB, of
- *         which the last 16 take the place of v where two CTAs would not fit; cards: where problems' rows are; barriers
+ *         which the last 16 take the place of v where two CTAs would not fit; problem descriptors: where problems' rows
+ *         are; barriers
  * Phases  of a problem: s and p; dp; ds to shared memory; dq and dk; p to shared memory; dv
  *
  * p stays in registers, in fp32, until ds has been read. Where two CTAs share an SM, there is no room beside it for dp
@@ -20,7 +21,7 @@
  *
  * Results lie, on their way to memory, in tiles that nobody reads any more: dq in that of k, dk in q's, dv in p's. Then
  * the next problem's rows are loaded there: a warp loads just the rows that it has staged, and waits for no other.
- * Launches of many whole problems and nothing else move all rows but lse by tensor maps, a warp's 16 rows at once.
+ * Launches of many full problems and nothing else move all rows but lse by tensor maps, a warp's 16 rows at once.
  * p and ds have two parts of 16 bits, as in short/backward_sm80.cu. kernels/short/short.md has the figures,
  * reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short/backward_sm90_parts.h"
@@ -30,41 +31,41 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Problem n of a CTA has card n % CARDS. AT_ONCE are found at once, by a warp: while dv of the first of those before
- * them is computed, when nobody needs the cards before that one any more. */
-enum { TENSORS = DV + 1, AT_ONCE = 32 / TENSORS, CARDS = 2 * AT_ONCE };
+/* Problem n of a CTA has problem descriptor n % SLOTS. A warp finds AT_ONCE of them together, while dv of the first of
+ * the AT_ONCE problems before them is computed: nobody needs the descriptors before that one any more. */
+enum { TENSORS = DV + 1, AT_ONCE = 32 / TENSORS, SLOTS = 2 * AT_ONCE };
 
 template <int DIM>
 struct layout {
     static constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
-    static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* of an SM: as many as shared memory allows */
-    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* of many whole problems, where there are maps */
+    static constexpr int CTAS = DIM <= 64 ? 2 : 1; /* on an SM, as many as shared memory allows */
+    static constexpr int64_t ROUNDS = DIM <= 64 ? ALL_ROUNDS : 8; /* for many full problems, where there are maps */
     static constexpr bool HAS_ROOM = CTAS == 1;    /* for a fifth tile; in registers */
-    static constexpr bool SHARES_V = DIM == 64;    /* with a part of ds, and then of p */
+    static constexpr bool SHARES_V = DIM == 64;    /* v's place is also that of a part of ds, and then of p */
     static constexpr bool STAGES_IN_DS = DIM == HALF; /* a warp stages dv where its own ds comes to lie */
     static constexpr int TILES = HAS_ROOM ? 5 : SHARES_V ? 3 : 4;
     static_assert(!SHARES_V || TILE == PART, "v has the place of a part");
 };
 
-/* Problems: those that cards tell of; one of them that is whole; those of a launch of nothing but whole ones, which are
- * known by their number, where the others are by that of their card. */
+/* There are three kinds of problems: those that problem descriptors describe; such a one that is full; and those of a
+ * launch of full ones only, which are known by their number, where the others are known by that of their descriptor. */
 enum kind { ANY, WHOLE, ALL_WHOLE };
 
 template <int DIM>
 struct shared_memory {
     uint16_t tiles[layout<DIM>::TILES][layout<DIM>::TILE];
     uint16_t w[4 * layout<DIM>::PART];
-    card cards[CARDS];
+    backward_problem problems[SLOTS];
     share left; /* problems that are to be asked about */
-    mbarrier loaded[2]; /* of launches of whole ones: q and k, dout and v; all four in the first where there is room */
+    mbarrier loaded[2]; /* for launches of full ones: q and k, dout and v; all four in the first where there is room */
 };
 static_assert(sizeof(shared_memory<32>) <= 113 * 1024 && sizeof(shared_memory<64>) <= 113 * 1024 &&
                   sizeof(shared_memory<128>) <= 227 * 1024,
               "of an SM's 228 KB, 1 KB for each CTA is the chip's");
 
-/* What a tile is used for. Where there is a spare one, the next problem's q is loaded into it, and then each tensor's
- * into what this problem needs no more: its v into this one's q, k into v, dout into k. So with every problem a tile
- * goes on to the next use, and `turn` goes from 4 down to 0. */
+/* Says what a tile is used for. Where there is a spare one, the next problem's q is loaded into it, and then each
+ * tensor into the tile that this problem needs no more: the next v into this q, k into v, dout into k. So with every
+ * problem a tile goes on to the next use, and `turn` goes from 4 down to 0. */
 enum use { SPARE, OF_Q, OF_V, OF_K, OF_DOUT, USES };
 
 template <int DIM>
@@ -75,7 +76,7 @@ DEVICE uint16_t *tile_of(shared_memory<DIM> &m, unsigned use, unsigned turn)
     return m.tiles[use == OF_DOUT && layout<DIM>::SHARES_V ? 1 : use - 1];
 }
 
-/* Boxes of 16 rows, which are a warp's: of q, k, v, dout, dq, dk and dv. */
+/* A box has 16 rows, those of a warp, of q, k, v, dout, dq, dk or dv. */
 enum { BOX_ROWS = 16, MAPS = 7 };
 template <bool ARE_WHOLE>
 struct tile_maps {};
@@ -85,7 +86,7 @@ struct tile_maps<true> {
 };
 DEVICE constexpr int map_of(int tensor) { return tensor < O ? tensor : tensor - DOUT + 3; }
 
-/* What all of a kernel's functions share. */
+/* Holds what all of a kernel's functions share. */
 template <int DIM, kind KIND>
 struct kernel_state {
     const backward_params &p;
@@ -93,13 +94,14 @@ struct kernel_state {
     shared_memory<DIM> &m;
 };
 
-/* The cards of this launch's first problems among those left to the CTA, to which only those after them are left then.
- * By one warp: it asks 32 problems whose they are, and has a lane for each tensor of those that it takes. */
+/* Finds the problem descriptors of this launch's first problems among those left to the CTA, and then leaves it only
+ * those after them. One warp does it: it asks 32 problems whose they are, and has a lane for each tensor of those that
+ * it takes. */
 template <int DIM>
-DEVICE void find_cards(const backward_params &p, share &left, card *cards)
+DEVICE void find_problems(const backward_params &p, share &left, backward_problem *problems)
 {
     const share all = left;
-    const unsigned own = lane() / TENSORS; /* which of those found */
+    const unsigned own = lane() / TENSORS; /* which of those found is this lane's */
     unsigned next = all.first, found = 0, problem = 0;
     ROLLED for (unsigned first = next; found < AT_ONCE && first < all.end; first += 32 * all.step) {
         const unsigned asked = first + lane() * all.step;
@@ -113,13 +115,13 @@ DEVICE void find_cards(const backward_params &p, share &left, card *cards)
             ++found;
         }
     }
-    if (own < found) find_card<operand<DIM>>(p, problem, cards[own], lane() % TENSORS);
-    else if (own < AT_ONCE && lane() % TENSORS == 0) cards[own].is_ours = false;
+    if (own < found) find_problem<operand<DIM>>(p, problem, problems[own], lane() % TENSORS);
+    else if (own < AT_ONCE && lane() % TENSORS == 0) problems[own].is_ours = false;
     sync_warp(FULL_WARP); /* `left` has been read */
     if (lane() == 0) left.first = next;
 }
 
-/* Of a whole problem, by tensor maps. */
+/* Loads a warp's rows of a full problem by tensor maps. */
 template <int TENSOR, int DIM>
 DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem)
 {
@@ -136,27 +138,27 @@ DEVICE void load_box(uint16_t *to, const kernel_state<DIM, ALL_WHOLE> &k, unsign
     sync_warp(FULL_WARP);
 }
 
-/* Whether there is a problem n; problems that no card tells of end before `end`. */
+/* Returns whether there is a problem n; problems without a problem descriptor end before `end`. */
 template <int DIM, kind KIND>
 DEVICE bool is_there(const kernel_state<DIM, KIND> &k, unsigned n, unsigned end)
 {
-    return KIND == ALL_WHOLE ? n < end : k.m.cards[n].is_ours;
+    return KIND == ALL_WHOLE ? n < end : k.m.problems[n].is_ours;
 }
 
 template <kind KIND>
 DEVICE unsigned next_of(unsigned n, const share &all)
 {
-    return KIND == ALL_WHOLE ? n + all.step : (n + 1) % CARDS;
+    return KIND == ALL_WHOLE ? n + all.step : (n + 1) % SLOTS;
 }
 
-/* A warp's 16 rows of problem n. */
+/* Loads a warp's 16 rows of problem n. */
 template <int TENSOR, int DIM, kind KIND>
 DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n)
 {
     if constexpr (KIND == ALL_WHOLE) {
         load_box<TENSOR>(to, k, n);
     } else {
-        const card &c = k.m.cards[n];
+        const backward_problem &c = k.m.problems[n];
         const row_tensor &t = TENSOR == DOUT ? k.p.dout : (&k.p.forward.q)[TENSOR];
         const int length = TENSOR == Q || TENSOR == K ? k.p.forward.head_dim : k.p.forward.head_dim_v;
         load<DIM>(to, t, c.rows[TENSOR], length, TENSOR == K || TENSOR == V ? c.used_k : c.used_q, c.is_whole,
@@ -164,14 +166,14 @@ DEVICE void load_tile(uint16_t *to, const kernel_state<DIM, KIND> &k, unsigned n
     }
 }
 
-/* The loads since the last time are a group; boxes are counted by their barriers. */
+/* Makes the loads since the last call a group; boxes are counted by their barriers. */
 template <kind KIND>
 DEVICE void commit_loads()
 {
     if (KIND != ALL_WHOLE) cp_async_commit();
 }
 
-/* lse of a lane's rows, 0 where they are not in use: as it is, so that nothing waits for it yet. */
+/* Asks for lse of a lane's rows, 0 where they are not in use. It is not converted yet, so that nothing waits for it. */
 template <int DIM, kind KIND>
 DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned n)
 {
@@ -182,7 +184,7 @@ DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned 
         UNROLL for (int half = 0; half < 2; ++half) lse[half] = from[8 * half * t.seqlen];
         return;
     }
-    const card &c = k.m.cards[n];
+    const backward_problem &c = k.m.problems[n];
     UNROLL for (int half = 0; half < 2; ++half) {
         const float *const from = reinterpret_cast<const float *>(c.rows[LSE] + (row + 8 * half) * t.seqlen * 4);
         lse[half] = row + 8 * half < c.used_q ? *from : 0;
@@ -191,7 +193,8 @@ DEVICE void ask_lse(float (&lse)[2], const kernel_state<DIM, KIND> &k, unsigned 
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Of a whole problem, by tensor maps. Lane 0 waits until what was staged has been read, but of dv, which is last. */
+/* Stores a warp's rows of a full problem by tensor maps. Lane 0 waits until what was staged has been read, except for
+ * dv, which is last. */
 template <int TENSOR, int DIM>
 DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, const uint16_t *tile)
 {
@@ -207,7 +210,8 @@ DEVICE void store_box(const kernel_state<DIM, ALL_WHOLE> &k, unsigned problem, c
     if (TENSOR != DV) bulk_wait_read<0>();
 }
 
-/* A warp's 16 rows, staged in `tile`; those past the last in use are zero, or all if nothing is on the other side. */
+/* Writes a warp's 16 rows, staged in `tile`; those past the last in use are zero, or all of them if nothing is on the
+ * other side. */
 template <int TENSOR, int DIM, kind KIND>
 DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t *tile)
 {
@@ -215,7 +219,7 @@ DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t 
         store_box<TENSOR>(k, n, tile);
     } else {
         const row_tensor &t = (&k.p.dout)[TENSOR - DOUT];
-        const card &c = k.m.cards[n];
+        const backward_problem &c = k.m.problems[n];
         const int length = TENSOR == DV ? k.p.forward.head_dim_v : k.p.forward.head_dim;
         const int seqlen = TENSOR == DQ ? c.seqlen_q : c.seqlen_k, used = TENSOR == DQ ? c.used_q : c.used_k;
         const int used_there = TENSOR == DQ ? c.used_k : c.used_q;
@@ -226,30 +230,30 @@ DEVICE void write_result(const kernel_state<DIM, KIND> &k, unsigned n, uint16_t 
                                  {c.rows[TENSOR] + row * t.seqlen * 2, t.dtype, t.by_four, length}, in_memory,
                                  seen < in_memory ? seen : 16, KIND == WHOLE); /* rows that are not written need no 0 */
     }
-    sync_warp(FULL_WARP); /* what was staged is read, but of boxes of dv */
+    sync_warp(FULL_WARP); /* what was staged is read, except for boxes of dv */
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Problem n of the CTA, where its tiles are (`turn`), and the one after it, if is_there(state, next, end). */
+/* Names problem n of the CTA, where its tiles are (`turn`), and the problem after it, if is_there(state, next, end). */
 struct step {
     unsigned n, turn, parity, next, end;
 };
 
 template <int DIM, kind KIND>
-DEVICE const card &card_of(const kernel_state<DIM, KIND> &state, unsigned n)
+DEVICE const backward_problem &problem_of(const kernel_state<DIM, KIND> &state, unsigned n)
 {
-    return state.m.cards[KIND == ALL_WHOLE ? 0 : n]; /* boxes do not read it */
+    return state.m.problems[KIND == ALL_WHOLE ? 0 : n]; /* boxes do not read it */
 }
 
-/* softmax_scale is loaded when it is needed. */
+/* Returns softmax_scale, which is loaded when it is needed. */
 template <int DIM, kind KIND>
 DEVICE const float &scale_of(const kernel_state<DIM, KIND> &state, unsigned n)
 {
-    return KIND == ALL_WHOLE ? state.p.forward.softmax_scale : card_of(state, n).scale;
+    return KIND == ALL_WHOLE ? state.p.forward.softmax_scale : problem_of(state, n).scale;
 }
 
-/* Waits until q and k are complete and wgmma may read them; where there is room, dout and v, too. */
+/* Waits until q and k are complete and wgmma may read them, and dout and v, too, where there is room. */
 template <int DIM, kind KIND>
 DEVICE void wait_for_tiles(shared_memory<DIM> &m, unsigned parity)
 {
@@ -264,11 +268,11 @@ DEVICE void wait_for_tiles(shared_memory<DIM> &m, unsigned parity)
     }
 }
 
-/* Whether all rows of the warp and all keys of a half are in use, so that hide() has nothing to do there. */
+/* Says whether all rows of the warp and all keys of a half are in use, so that hide() has nothing to do there. */
 typedef bool full_halves[2];
 
 template <kind KIND>
-DEVICE void find_full_halves(full_halves &is_full, const card &c)
+DEVICE void find_full_halves(full_halves &is_full, const backward_problem &c)
 {
     constexpr bool IS_WHOLE = KIND != ANY;
     const bool has_rows = IS_WHOLE || static_cast<int>(warp_first()) + 16 <= c.used_q;
@@ -276,11 +280,11 @@ DEVICE void find_full_halves(full_halves &is_full, const card &c)
     is_full[1] = IS_WHOLE || (has_rows && c.used_k == KEYS);
 }
 
-/* s becomes p in one half of the keys. */
+/* Turns s into p in one half of the keys. */
 DEVICE void find_half(half_row (&s)[2], unsigned half, float factor, const float (&lse)[2], const full_halves &is_full,
-                      const card &c)
+                      const backward_problem &c)
 {
-    find_weights(s[half], factor, lse);
+    recompute_weights(s[half], factor, lse);
     if (!is_full[half]) hide(s[half], c, lane_row(), static_cast<int>(half * HALF));
 }
 
@@ -289,7 +293,7 @@ DEVICE void find_delta(float (&delta)[2], const row_sums &sums)
     UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
 }
 
-/* Operands of the products of a warpgroup's rows with either half of the keys. */
+/* Holds the operands of the products of a warpgroup's rows with either half of the keys. */
 template <int DIM>
 struct row_operands {
     uint64_t q, dout, k[2], v[2];
@@ -305,7 +309,7 @@ DEVICE row_operands<DIM> find_operands(shared_memory<DIM> &m, unsigned turn)
             {descriptor<operand<DIM>>(tile_of(m, OF_V, turn)), descriptor<operand<DIM>>(tile_of(m, OF_V, turn), HALF)}};
 }
 
-/* The epilogue of dk; ds is free then, and p takes its place. */
+/* This is the epilogue of dk; ds is free then, and p takes its place. */
 template <typename T, int DIM, kind KIND>
 DEVICE void stage_dk_and_p(const kernel_state<DIM, KIND> &state, const step &at, float (&dk)[DIM / 2],
                            const half_row (&p)[2])
@@ -321,7 +325,7 @@ DEVICE void stage_dk_and_p(const kernel_state<DIM, KIND> &state, const step &at,
     sync_threads(); /* p is complete */
 }
 
-/* dv, rounded. While it is computed, dk is written, and the next problem's tensor NEXT loaded in its place. */
+/* Computes dv, rounded. In the meantime dk is written, and the next problem's tensor NEXT is loaded in its place. */
 template <typename T, int NEXT, int DIM, kind KIND>
 DEVICE void find_dv(uint32_t (&pairs)[DIM / 4], const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2])
 {
@@ -329,19 +333,19 @@ DEVICE void find_dv(uint32_t (&pairs)[DIM / 4], const kernel_state<DIM, KIND> &s
     float dv[DIM / 2];
     multiply_weights<T, DIM, true>(dv, m.w, descriptor<operand<DIM>>(tile_of(m, OF_DOUT, at.turn)), own_first());
     write_result<DK>(state, at.n, tile_of(m, OF_Q, at.turn));
-    lse[0] = lse[1] = 0; /* this problem's are not needed any more: registers */
+    lse[0] = lse[1] = 0; /* frees registers: this problem's lse is not needed any more */
     if (is_there(state, at.next, at.end)) {
         load_tile<NEXT>(tile_of(m, OF_Q, at.turn), state, at.next);
         commit_loads<KIND>();
         ask_lse(lse, state, at.next);
     }
-    if (KIND != ALL_WHOLE && at.n % AT_ONCE == 0 && warp() == 0) /* cards of those after the others of its own */
-        find_cards<DIM>(state.p, m.left, &m.cards[at.n == 0 ? AT_ONCE : 0]);
+    if (KIND != ALL_WHOLE && at.n % AT_ONCE == 0 && warp() == 0) /* after the others of its own */
+        find_problems<DIM>(state.p, m.left, &m.problems[at.n == 0 ? AT_ONCE : 0]);
     wait_for<0>(dv);
     round_sums<T, DIM>(pairs, dv, 1, 1);
 }
 
-/* The epilogue of dv, and rows of all results that no product has. */
+/* This is the epilogue of dv, and clears rows of all results that no product has. */
 template <int DIM, kind KIND>
 DEVICE void finish_problem(const kernel_state<DIM, KIND> &state, unsigned n, const uint32_t (&dv)[DIM / 4])
 {
@@ -350,22 +354,22 @@ DEVICE void finish_problem(const kernel_state<DIM, KIND> &state, unsigned n, con
     write_result<DV>(state, n, staged);
     if (KIND != ANY) return;
     const backward_params &p = state.p;
-    const card &c = card_of(state, n);
+    const backward_problem &c = problem_of(state, n);
     const int first = KEYS + static_cast<int>(warp());
     clear_rows<THREADS / 32>(p.dq, c.rows[DQ], p.forward.head_dim, first, c.seqlen_q);
     clear_rows<THREADS / 32>(p.dk, c.rows[DK], p.forward.head_dim, first, c.seqlen_k);
     clear_rows<THREADS / 32>(p.dv, c.rows[DV], p.forward.head_dim_v, first, c.seqlen_k);
 }
 
-/* ---- where two CTAs share an SM: dp of half of the keys at once, twice; dq from ds in shared memory ------------- */
+/* ---- two CTAs share an SM: dp of half of the keys at once, twice; dq from ds in shared memory -------------------  */
 
-/* p in place of s, and delta. */
+/* Puts p in place of s, and finds delta. */
 template <typename T, int DIM, kind KIND>
 DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, const row_operands<DIM> &of,
                              const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
                              full_halves &is_full)
 {
-    const card &c = card_of(state, at.n);
+    const backward_problem &c = problem_of(state, at.n);
     multiply_rows<T, operand<DIM>, HALF>(s[1], of.q, of.k[1]);
     multiply_rows<T, operand<DIM>, HALF>(s[0], of.q, of.k[0]);
     find_full_halves<KIND>(is_full, c);
@@ -382,7 +386,7 @@ DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, 
     } else {
         cp_async_wait<0>();
         fence_proxy_async_shared();
-        sync_threads(); /* dout and v, too */
+        sync_threads(); /* dout and v are complete, too */
     }
     multiply_rows<T, operand<DIM>, HALF>(dp, of.dout, of.v[1]);
     wait_for<0>(dp);
@@ -393,14 +397,14 @@ DEVICE void find_p_and_delta(half_row (&s)[2], float (&delta)[2], half_row &dp, 
     find_delta(delta, sums);
 }
 
-/* ds to shared memory; dp is that of the first half of the keys. */
+/* Stores ds in shared memory; dp is that of the first half of the keys. */
 template <typename T, int DIM, kind KIND>
 DEVICE void store_ds(half_row &dp, const half_row (&p)[2], const float (&delta)[2], const row_operands<DIM> &of,
                      const kernel_state<DIM, KIND> &state, const step &at, const full_halves &is_full)
 {
     if (KIND == ALL_WHOLE && layout<DIM>::STAGES_IN_DS) {
         if (lane() == 0) bulk_wait_read<0>();
-        sync_warp(FULL_WARP); /* dv of before has left */
+        sync_warp(FULL_WARP); /* what was staged of the last dv has left */
     }
     UNROLL for (unsigned half = 0; half < 2; ++half) {
         if (half == 1) {
@@ -408,7 +412,7 @@ DEVICE void store_ds(half_row &dp, const half_row (&p)[2], const float (&delta)[
             wait_for<0>(dp);
         }
         find_ds(dp, p[half], delta);
-        if (!is_full[half]) hide(dp, card_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
+        if (!is_full[half]) hide(dp, problem_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
         if (layout<DIM>::SHARES_V && half == 1) sync_threads(); /* v is free */
         store_half<T>(state.m.w, half, dp, warp_first());
     }
@@ -458,15 +462,15 @@ DEVICE void take_problem_of_two_ctas(const kernel_state<DIM, KIND> &state, const
     finish_problem(state, at.n, pairs);
 }
 
-/* ---- where a CTA has an SM alone: all of dp at once; dq from ds in registers; the next problem is loaded early --- */
+/* ---- a CTA has an SM alone: all of dp at once; dq from ds in registers; the next problem is loaded early --------- */
 
-/* p in place of s, dp, and delta. */
+/* Puts p in place of s, and finds dp and delta. */
 template <typename T, int DIM, kind KIND>
 DEVICE void find_p_dp_and_delta(half_row (&s)[2], half_row (&dp)[2], float (&delta)[2], const row_operands<DIM> &of,
                                 const kernel_state<DIM, KIND> &state, const step &at, float (&lse)[2],
                                 full_halves &is_full)
 {
-    const card &c = card_of(state, at.n);
+    const backward_problem &c = problem_of(state, at.n);
     multiply_rows<T, operand<DIM>, HALF>(s[1], of.q, of.k[1]);
     multiply_rows<T, operand<DIM>, HALF>(dp[1], of.dout, of.v[1]);
     multiply_rows<T, operand<DIM>, HALF>(s[0], of.q, of.k[0]);
@@ -491,7 +495,7 @@ DEVICE void find_p_dp_and_delta(half_row (&s)[2], half_row (&dp)[2], float (&del
     find_delta(delta, sums);
 }
 
-/* ds to shared memory, and dq. */
+/* Stores ds in shared memory, and computes dq. */
 template <typename T, int DIM, kind KIND>
 DEVICE void find_dq(float (&dq)[DIM / 2], half_row (&dp)[2], const half_row (&p)[2], const float (&delta)[2],
                     const row_operands<DIM> &of, const kernel_state<DIM, KIND> &state, const step &at,
@@ -500,7 +504,7 @@ DEVICE void find_dq(float (&dq)[DIM / 2], half_row (&dp)[2], const half_row (&p)
     weight_parts<HALF> ds[2];
     UNROLL for (unsigned half = 0; half < 2; ++half) {
         find_ds(dp[half], p[half], delta);
-        if (!is_full[half]) hide(dp[half], card_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
+        if (!is_full[half]) hide(dp[half], problem_of(state, at.n), lane_row(), static_cast<int>(half * HALF));
         UNROLL for (int j = 0; j < HALF / 16; ++j) split<T>(ds[half], j, &dp[half][8 * j]);
         UNROLL for (unsigned j = 0; j < HALF / 16; ++j)
             store_parts(state.m.w, half, j, ds[half].at[0][j], ds[half].at[1][j], warp_first());
@@ -544,7 +548,8 @@ DEVICE void take_problem_of_one_cta(const kernel_state<DIM, KIND> &state, const 
     finish_problem(state, at.n, pairs);
 }
 
-/* Computes a problem whose tiles are being loaded, and loads the next one's. lse is its own, then the next one's. */
+/* Computes a problem whose tiles are being loaded, and loads the next one's. lse is that of this problem at first, and
+ * of the next one at last. */
 template <typename T, int DIM, kind KIND>
 DEVICE void take_problem(const kernel_state<DIM, KIND> &state, unsigned n, const share &all, unsigned turn,
                          unsigned parity, float (&lse)[2])
@@ -574,9 +579,9 @@ void short_backward_sm90_n128_kernel(const GRID_CONSTANT backward_params p,
     } else if (warp() == 0) {
         if (lane() == 0) m.left = all;
         sync_warp(FULL_WARP);
-        find_cards<DIM>(p, m.left, m.cards);
+        find_problems<DIM>(p, m.left, m.problems);
     }
-    sync_threads(); /* the first cards, or the barriers, are there */
+    sync_threads(); /* the first problem descriptors, or the barriers, are there */
     unsigned n = ARE_WHOLE ? all.first : 0;
     if (!is_there(state, n, all.end)) return;
     load_tile<Q>(tile_of(m, OF_Q, 0), state, n);
@@ -591,7 +596,7 @@ void short_backward_sm90_n128_kernel(const GRID_CONSTANT backward_params p,
     ROLLED while (is_there(state, n, all.end)) {
         if constexpr (ARE_WHOLE) {
             take_problem<T>(state, n, all, turn, parity, lse);
-        } else if (m.cards[n].is_whole) {
+        } else if (m.problems[n].is_whole) {
             const kernel_state<DIM, WHOLE> whole = {p, maps, m};
             take_problem<T>(whole, n, all, turn, parity, lse);
         } else {
@@ -610,7 +615,7 @@ int launch(const backward_params &p, const work &by_ctas, const tile_maps<ARE_WH
     return LAUNCH((short_backward_sm90_n128_kernel<T, DIM, ARE_WHOLE>), grid, stream, p, maps, by_ctas);
 }
 
-/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Whole problems have the same bits in
+/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Full problems have the same bits in
  * all three. */
 template <typename T, int DIM>
 int launch_tile(const backward_params &p, void *stream)
@@ -633,7 +638,7 @@ template <typename T>
 int launch_width(const backward_params &p, void *stream)
 {
     const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
-    if constexpr (IS_F16<T>) /* of bf16 they are short_backward_sm90_n128_scaled's */
+    if constexpr (IS_F16<T>) /* those of bf16 are short_backward_sm90_n128_scaled's */
         if (widest <= 32) return launch_tile<T, 32>(p, stream);
     if (widest <= 64) return launch_tile<T, 64>(p, stream);
     return launch_tile<T, 128>(p, stream);

@@ -6,10 +6,11 @@
  *
  * Takes what short/backward_sm90_n128.cu does, of heads of 129 .. 256 features: the numbers are computed as there.
  *
- * Grid    x: problems, one for each sequence and head. They may come before the launch ahead has ended (grid_wait)
+ * Grid    x: problems, one for each sequence and head. They may come before the previous launch has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
- * Shared  q, k and dout, as wgmma reads them; v, half of its features at once, then results on their way out; a card:
- *         where the problem's rows are; or barriers, of launches of many whole problems, whose rows come by tensor maps
+ * Shared  q, k and dout, as wgmma reads them; v, half of its features at once, then results on their way out; a problem
+ *         descriptor: where the problem's rows are; or barriers, of launches of many full problems, whose rows come by
+ *         tensor maps
  * Phases  load; half of dp; s, while the rest of v comes; p, while dp gets the other half; dq; dk; dv. A result's
  *         last slice is written during the next one's products
  *
@@ -25,20 +26,20 @@ namespace {
 enum { THREADS = 256, KEYS = 128, DIM = 256 };
 using operand = short_shape<DIM, KEYS>;
 
-/* Features of v that are in shared memory at once. */
+/* This many features of v are in shared memory at once. */
 enum { HALF_DIM = DIM / 2 };
 using half_operand = short_shape<HALF_DIM, KEYS>;
 
-/* Features of dq that are summed at once; of dk and dv it is half of them. Heads of at most DIM - SLICE features lack
- * the last slice: s and dp are products without it. */
+/* This many features of dq are summed at once, and half as many of dk and dv. Heads of at most DIM - SLICE features
+ * lack the last slice: s and dp are products without it. */
 enum { SLICE = 64 };
 using slice = short_shape<SLICE, KEYS>;
 using narrow_operand = short_shape<DIM - SLICE, KEYS>;
 
-/* What is waited for at once: dout and half of v; q and k; the rest of v. */
+/* These loads are waited for together: dout and half of v; q and k; the rest of v. */
 enum loads { DOUT_V, Q_K, REST_OF_V, LOADS };
 
-/* Boxes of a problem's rows. */
+/* A box has rows of q, k, v or dout. */
 enum { MAPS = 4 };
 template <bool BY_BOXES>
 struct tile_maps {};
@@ -52,27 +53,27 @@ struct shared_memory {
     uint16_t q[KEYS * DIM], k[KEYS * DIM], dout[KEYS * DIM];
     uint16_t v[KEYS * HALF_DIM]; /* later, results on their way out */
     union {
-        card of_problem;
+        backward_problem of_problem;
         mbarrier loaded[LOADS]; /* of boxes */
     };
 };
 
-/* From feature x on. */
+/* Advances a descriptor to feature x. */
 DEVICE uint64_t advance(uint64_t operand_descriptor, unsigned x)
 {
     return wgmma_advance(operand_descriptor, offset<operand>(0, x) * 2);
 }
 
-/* What all of a CTA's threads share. */
+/* Holds what all of a CTA's threads share. */
 template <bool BY_BOXES>
 struct kernel_state {
     const backward_params &p;
     const tile_maps<BY_BOXES> &maps;
     shared_memory &m;
-    const card &c;
+    const backward_problem &c;
 };
 
-/* An operand's features, from the x-th of a tensor's on. By all threads, or, boxes, by one. */
+/* Loads an operand's features, from the x-th of a tensor's on. All threads copy; boxes are asked for by one. */
 template <int TENSOR, loads WITH, typename shape, bool BY_BOXES>
 DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
 {
@@ -87,7 +88,7 @@ DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
         return;
     }
     const row_tensor &t = TENSOR == DOUT ? p.dout : (&p.forward.q)[TENSOR];
-    const card &c = state.c;
+    const backward_problem &c = state.c;
     char *const rows = c.rows[TENSOR] + 2 * x;
     if (c.is_whole) {
         load_whole_operand<shape, THREADS>(to, t, rows, thread_x());
@@ -102,7 +103,7 @@ DEVICE void load(uint16_t *to, const kernel_state<BY_BOXES> &state, int x)
     }
 }
 
-/* Until they are complete, and wgmma may read them; PENDING groups of them were asked for later. */
+/* Waits until loads are complete, and wgmma may read them; PENDING groups of them were asked for later. */
 template <loads WHICH, int PENDING, bool BY_BOXES>
 DEVICE void wait_for_loads(const kernel_state<BY_BOXES> &state)
 {
@@ -115,18 +116,18 @@ DEVICE void wait_for_loads(const kernel_state<BY_BOXES> &state)
     }
 }
 
-/* Of the second half of the features. */
+/* Returns the descriptor of the second half of the features. */
 DEVICE uint64_t descriptor_of_half(const uint16_t *tile) { return advance(descriptor<operand>(tile), HALF_DIM); }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* They lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
+/* Weights lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
 using of_weights = short_shape<64, KEYS>;
 DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * half + part) * KEYS * 64; }
 static_assert(part_of(2, 0) == KEYS * DIM, "the place of k");
 
-/* Of a warp's 16 rows. */
-DEVICE void store_parts(uint16_t *w, const weight_parts<KEYS> &parts)
+/* Stores the parts of a warp's 16 rows. */
+DEVICE void store_row_parts(uint16_t *w, const weight_parts<KEYS> &parts)
 {
     const unsigned to = offset<of_weights>(warp_first() + lane() % 16, lane() / 16 * 8);
     UNROLL for (unsigned j = 0; j < KEYS / 16; ++j)
@@ -134,9 +135,9 @@ DEVICE void store_parts(uint16_t *w, const weight_parts<KEYS> &parts)
             stmatrix_x4(&w[part_of(16 * j / 64, part)] + (to ^ 16 * j % 64), parts.at[part][j]);
 }
 
-/* d = w^T b of a warpgroup's keys and all query rows, half of the features. */
+/* Computes d = w^T b for a warpgroup's keys and all query rows, and half of the features. */
 template <typename T>
-DEVICE void multiply_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, uint64_t b)
+DEVICE void multiply_key_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, uint64_t b)
 {
     const uint64_t a = wgmma_advance(descriptor<of_weights>(w), own_first() / 64 * part_of(1, 0) * 2);
     wgmma_fence_operand(d);
@@ -154,9 +155,9 @@ DEVICE void multiply_weights(float (&d)[HALF_DIM / 2], const uint16_t *w, uint64
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Features x and up of dq, dk or dv, of a warp's 16 rows, through its rows of `tile`. */
+/* Writes features x and up of dq, dk or dv, of a warp's 16 rows, through its rows of `tile`. */
 template <unsigned OF, typename shape>
-DEVICE void write_slice(const backward_params &p, const card &c, int x, uint16_t *tile,
+DEVICE void write_slice(const backward_params &p, const backward_problem &c, int x, uint16_t *tile,
                         const uint32_t (&pairs)[shape::DIM / 4])
 {
     const row_tensor &t = OF == DQ ? p.dq : OF == DK ? p.dk : p.dv;
@@ -175,14 +176,14 @@ DEVICE void write_slice(const backward_params &p, const card &c, int x, uint16_t
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* p in place of s, and ds in place of dp, while tiles are being loaded. */
+/* Puts p in place of s, and ds in place of dp, while tiles are being loaded. */
 template <typename T, bool BY_BOXES>
 DEVICE void find_p_and_ds(float (&s)[KEYS / 2], float (&dp)[KEYS / 2], const kernel_state<BY_BOXES> &state,
                           uint64_t &keys)
 {
     const forward_params &f = state.p.forward;
     shared_memory &m = state.m;
-    const card &c = state.c;
+    const backward_problem &c = state.c;
     float lse[2], delta[2];
     load_lse(lse, f.lse, c.rows[LSE], lane_row(), c.used_q);
     const uint64_t own_dout = descriptor<operand>(m.dout, own_first());
@@ -203,7 +204,7 @@ DEVICE void find_p_and_ds(float (&s)[KEYS / 2], float (&dp)[KEYS / 2], const ker
     else multiply_rows<T, slice, KEYS>(dp, half_dout, half_v, true);
     wait_for<1>(s);
     if (is_any_large(lse)) take_own_lse(s, f.softmax_scale * LOG2_E, BY_BOXES ? KEYS : c.used_k, lse);
-    find_weights(s, f.softmax_scale * LOG2_E, lse); /* p from here on */
+    recompute_weights(s, f.softmax_scale * LOG2_E, lse); /* p from here on */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     if (!is_full) hide(s, c, lane_row(), 0);
     wait_for<0>(dp);
@@ -220,7 +221,7 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     const backward_params &p = state.p;
     const forward_params &f = p.forward;
     shared_memory &m = state.m;
-    const card &c = state.c;
+    const backward_problem &c = state.c;
     load<DOUT, DOUT_V, operand>(m.dout, state, 0);
     load<V, DOUT_V, half_operand>(m.v, state, 0);
     if (!BY_BOXES) cp_async_commit();
@@ -250,34 +251,34 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
         }
     }
     sync_threads(); /* k is free */
-    store_parts(m.k, parts);
+    store_row_parts(m.k, parts);
     fence_proxy_async_shared();
     sync_threads(); /* ds is complete */
 
     {
         float dk[HALF_DIM / 2];
-        multiply_weights<T>(dk, m.k, descriptor<operand>(m.q));
+        multiply_key_weights<T>(dk, m.k, descriptor<operand>(m.q));
         write_slice<DQ, slice>(p, c, DIM - SLICE, &m.v[KEYS * SLICE], sixteen);
         wait_for<0>(dk);
         round_sums<T, HALF_DIM>(pairs, dk, c.scale, c.scale);
-        multiply_weights<T>(dk, m.k, descriptor_of_half(m.q));
+        multiply_key_weights<T>(dk, m.k, descriptor_of_half(m.q));
         write_slice<DK, half_operand>(p, c, 0, m.v, pairs);
         wait_for<0>(dk);
         round_sums<T, HALF_DIM>(pairs, dk, c.scale, c.scale);
     }
     split_weights<T>(parts, s);
     sync_threads(); /* ds is free */
-    store_parts(m.k, parts);
+    store_row_parts(m.k, parts);
     fence_proxy_async_shared();
     sync_threads(); /* p is complete */
 
     {
         float dv[HALF_DIM / 2];
-        multiply_weights<T>(dv, m.k, descriptor<operand>(m.dout));
+        multiply_key_weights<T>(dv, m.k, descriptor<operand>(m.dout));
         write_slice<DK, half_operand>(p, c, HALF_DIM, m.v, pairs);
         wait_for<0>(dv);
         round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
-        multiply_weights<T>(dv, m.k, descriptor_of_half(m.dout));
+        multiply_key_weights<T>(dv, m.k, descriptor_of_half(m.dout));
         write_slice<DV, half_operand>(p, c, 0, m.v, pairs);
         wait_for<0>(dv);
         round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
@@ -306,12 +307,12 @@ void short_backward_sm90_n128_d256_kernel(const GRID_CONSTANT backward_params p,
     }
     grid_wait();
     if constexpr (BY_BOXES) {
-        const card c = whole_card(p, block_x());
+        const backward_problem c = full_problem(p, block_x());
         sync_threads(); /* the barriers are there */
         take_problem<T, true>({p, maps, m, c});
     } else {
-        if (warp() == 0) find_card<operand>(p, block_x(), m.of_problem);
-        sync_threads(); /* the card is there */
+        if (warp() == 0) find_problem<operand>(p, block_x(), m.of_problem);
+        sync_threads(); /* the problem descriptor is there */
         if (m.of_problem.is_ours) take_problem<T, false>({p, maps, m, m.of_problem});
     }
 }

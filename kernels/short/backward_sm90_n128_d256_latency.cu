@@ -1,21 +1,23 @@
 /* backward_sm90_n128_d256_latency.cu - attention backward of few whole short sequences of wide heads on Hopper's tensor
  * cores (wgmma).
  *
- * What short/backward_sm90_n128_d256.cu computes, to the bit: its launcher calls this one where all problems are whole,
- * 128 rows and keys, 256 features, all rows aligned, and each can have four SMs. How long one problem takes is what
- * counts then: four CTAs find all of its p and ds, and make a slice of 64 features of dq, dk and dv each.
+ * Computes what short/backward_sm90_n128_d256.cu does, to the bit: its launcher calls this one where all problems are
+ * full, with 128 rows and keys, 256 features and all rows aligned, and each can have four SMs. How long one problem
+ * takes is what counts then: four CTAs each find all of its p and ds, and compute a slice of 64 features of dq, dk and
+ * dv.
  *
- * Grid    x: problems, one for each sequence and head; y: slices of results. They may come before the launch ahead has
- *         ended (grid_wait)
+ * Grid    x: problems, one for each sequence and head; y: slices of results. They may come before the previous launch
+ *         has ended (grid_wait)
  * Block   four warpgroups. Two have query rows 0 .. 63 and 64 .. 127: s, p, dp, ds and dq. Two have the same of keys:
- *         they load all tiles, and make dv and dk
+ *         they load all tiles, and compute dv and dk
  * Shared  seven slots for slices of two tensors, as wgmma reads them: q and k of all slices, dout and v of three. What
  *         is used up makes room: for dout and v of the last slice, then p, then ds, in two parts of 16 bits
  * Phases  rows: s, slice by slice as they come; p, to shared memory; dp; ds, to shared memory, and dq. Keys: q and k;
  *         dout and v; dv; dk
  *
- * Of s the second warpgroup asks for its products when the first has, which finds its p meanwhile. Results leave from
- * registers. kernels/short/short.md has the figures, reference/bounds.md section 11 what results may be off by. */
+ * The second warpgroup of rows asks for the products of s after the first has asked, so that the first finds its p
+ * while the second's products run. Results leave from registers. kernels/short/short.md has the figures;
+ * reference/bounds.md section 11 bounds the error. */
 #include "kernels/short/backward_sm90_parts.h"
 
 namespace {
@@ -27,21 +29,21 @@ static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) == THREADS * 128, "
 enum { SLICES = WIDE_FEW_CTAS, SLICE_DIM = 64, LAST = SLICES - 1 };
 using tile = operand<SLICE_DIM>;
 
-/* Named barriers. */
+/* These are the named barriers. */
 enum {
     Q_K_LOADED = 1,                      /* one for each slice, for the first warpgroup of rows */
-    DOUT_V_LOADED = Q_K_LOADED + SLICES, /* all threads', as are the next four */
+    DOUT_V_LOADED = Q_K_LOADED + SLICES, /* for all threads, as the next four are */
     LAST_LOADED,
     S_DONE,
     DP_ASKED, /* p is stored, too */
     DS_STORED,
-    S_DONE_0, /* a warpgroup's of rows, which the other one waits for */
+    S_DONE_0, /* one for each warpgroup of rows, on which the other one waits */
     S_DONE_1,
-    TURN_OF_ROWS, /* a pair's: the first warpgroup has asked for products */
-    DP_DONE       /* of both warpgroups of rows */
+    TURN_OF_ROWS, /* within a pair: the first warpgroup has asked for products */
+    DP_DONE       /* both warpgroups of rows have dp */
 };
 
-/* A slice of two tensors: q and k, or dout and v. */
+/* Holds a slice of two tensors: q and k, or dout and v. */
 struct slot {
     uint16_t rows[KEYS * SLICE_DIM], keys[KEYS * SLICE_DIM];
 };
@@ -52,8 +54,9 @@ struct sliced_memory {
 static_assert(sizeof(sliced_memory) <= 227 * 1024, "an SM has no more for a CTA");
 static_assert(2 * sizeof(slot) == part_of(2, 0) * sizeof(uint16_t), "two slots have room for p, or for ds");
 
-/* What lies where, by a CTA's own slice: q and k of slice n in q_k[n] until s is done, dout and v of slice n, here d n,
- * until dp is. What stays is q and k of its own slice, and dout, which is in dout_v[0] or, of the last one, in q_k[2].
+/* This says what lies where, by a CTA's own slice: q and k of slice n are in q_k[n] until s is done, dout and v of
+ * slice n, here d n, until dp is. q and k of its own slice stay, and dout, which is in dout_v[0] or, for the last
+ * slice, in q_k[2].
  *
  *     own     q_k[0]       [1]          [2]          [3]          dout_v[0]    [1]          [2]
  *      0      q k 0        q k 1, d 3   q k 2, p     q k 3, p     d 0          d 1, ds      d 2, ds
@@ -72,14 +75,14 @@ DEVICE uint16_t *place_of_ds(sliced_memory &m) { return m.dout_v[1].rows; }
 
 /* ---- query rows -------------------------------------------------------------------------------------------------- */
 
-/* d = rows keys^T of a warpgroup's rows, plus d but for the first slice. */
+/* Computes d = rows keys^T for a warpgroup's rows, plus d except for the first slice. */
 template <typename T>
 DEVICE void multiply_slot(float (&d)[KEYS / 2], const slot &of, bool is_first)
 {
     multiply_rows<T, tile, KEYS>(d, descriptor<tile>(of.rows, group_first()), descriptor<tile>(of.keys), !is_first);
 }
 
-/* Weights of a warp's 16 rows, to shared memory, and in registers. */
+/* Stores the weights of a warp's 16 rows in shared memory, and keeps them in registers. */
 template <typename T>
 DEVICE void store_weights(uint16_t *w, weight_parts<KEYS> &parts, const float (&weights)[KEYS / 2])
 {
@@ -90,7 +93,7 @@ DEVICE void store_weights(uint16_t *w, weight_parts<KEYS> &parts, const float (&
     fence_proxy_async_shared();
 }
 
-/* A CTA's slice of a result, a warp's 16 rows. */
+/* Writes a CTA's slice of a result, for a warp's 16 rows. */
 template <typename T>
 DEVICE void write_slice(const row_tensor &t, const backward_params &p, const float (&sums)[SLICE_DIM / 2], float factor)
 {
@@ -98,7 +101,7 @@ DEVICE void write_slice(const row_tensor &t, const backward_params &p, const flo
 }
 
 template <typename T>
-DEVICE void take_rows(const backward_params &p, sliced_memory &m)
+DEVICE void take_rows_of_slices(const backward_params &p, sliced_memory &m)
 {
     const forward_params &f = p.forward;
     const bool is_first = group_first() == 0;
@@ -118,7 +121,7 @@ DEVICE void take_rows(const backward_params &p, sliced_memory &m)
     named_barrier_arrive(S_DONE, THREADS);
     named_barrier_arrive(is_first ? S_DONE_0 : S_DONE_1, PAIR);
     if (is_any_large(lse_2)) take_own_lse(s, f.softmax_scale * LOG2_E, KEYS, lse_2);
-    find_weights(s, f.softmax_scale * LOG2_E, lse_2); /* p from here on */
+    recompute_weights(s, f.softmax_scale * LOG2_E, lse_2); /* p from here on */
     named_barrier_sync(is_first ? S_DONE_1 : S_DONE_0, PAIR); /* the place of p is free */
     weight_parts<KEYS> parts;
     store_weights<T>(place_of_p(m), parts, s);
@@ -160,7 +163,7 @@ DEVICE void load_dout_v(sliced_memory &m, const backward_params &p, unsigned x)
     cp_async_commit();
 }
 
-/* All but PENDING slices that were asked for later are there, and wgmma may read them once others know. */
+/* Waits until all slices but PENDING, which were asked for later, are there; wgmma may read them once others know. */
 template <int PENDING>
 DEVICE void complete_slices()
 {
@@ -203,10 +206,10 @@ KERNEL(THREADS, 1) void short_backward_sm90_n128_d256_latency_kernel(const GRID_
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     sliced_memory &m = *reinterpret_cast<sliced_memory *>(shared);
-    if (warp() < PAIR / 32) { /* registers change hands while the launch ahead ends */
+    if (warp() < PAIR / 32) { /* registers change hands while the previous launch ends */
         setmaxnreg_inc<REGISTERS_OF_ROWS>();
         grid_wait();
-        take_rows<T>(p, m);
+        take_rows_of_slices<T>(p, m);
     } else {
         setmaxnreg_dec<REGISTERS_OF_KEYS>();
         grid_wait();

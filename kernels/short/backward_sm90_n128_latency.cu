@@ -1,11 +1,11 @@
 /* backward_sm90_n128_latency.cu - attention backward of few whole short sequences on Hopper's tensor cores (wgmma).
  *
- * What short/backward_sm90_n128.cu computes, to the bit: its launcher calls this one where there are no more problems
- * than SMs, and all are whole: 128 rows and keys, all features of a tile, all rows aligned. How long one problem takes
- * is what counts then. It has an SM to itself: p and ds have places of their own, and dp of all keys stays in
- * registers.
+ * Computes what short/backward_sm90_n128.cu does, to the bit: its launcher calls this one where there are no more
+ * problems than SMs, and all are full: 128 rows and keys, all features of a tile, all rows aligned. How long one
+ * problem takes is what counts then. It has an SM to itself: p and ds have places of their own, and dp of all keys
+ * stays in registers.
  *
- * Grid    x: a CTA for each problem, a sequence and head. It may come before the launch ahead has ended (grid_wait)
+ * Grid    x: a CTA for each problem, a sequence and head. It may come before the previous launch has ended (grid_wait)
  * Block   four warpgroups. Two have query rows 0 .. 63 and 64 .. 127: s, p, dp, ds and dq. Two have the same of keys:
  *         they load all tiles but q, and make dv and dk. A warp that asks for wgmmas waits until nearly all have begun:
  *         so one pair computes and stores what the tensor cores do not wait for while the other pair keeps them busy
@@ -13,9 +13,9 @@
  *         of ds takes the place of v at 128 features
  * Phases  rows: q; s and p, to shared memory; dp; ds, to shared memory, and dq. Keys: k; dout and v; dv; dk
  *
- * Of s and dk the second warpgroup asks for its products when the first has, so that what the first does with its sums
- * goes beside the second's products. Results leave from registers: products keep shared memory busy.
- * kernels/short/short.md has the figures, reference/bounds.md section 11 what it may be off by. */
+ * For s and dk the second warpgroup asks for its products after the first has asked, so that what the first does with
+ * its sums overlaps the second's products. Results leave from registers, as products keep shared memory busy.
+ * kernels/short/short.md has the figures; reference/bounds.md section 11 bounds the error. */
 #include "kernels/short/backward_sm90_parts.h"
 
 namespace {
@@ -24,22 +24,22 @@ enum { THREADS = 512, PAIR = THREADS / 2, GROUP = PAIR / 2 };
 enum { REGISTERS_OF_ROWS = 160, REGISTERS_OF_KEYS = 96 };
 static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) == THREADS * 128, "what threads begin with");
 
-/* Named barriers. */
+/* These are the named barriers. */
 enum {
-    Q_K_LOADED = 1, /* all threads', as are the next two */
+    Q_K_LOADED = 1, /* for all threads, as the next two are */
     DP_ASKED,       /* p is stored, too */
     DS_STORED,
-    TURN_OF_ROWS, /* a pair's: the first warpgroup has asked for products */
+    TURN_OF_ROWS, /* within a pair: the first warpgroup has asked for products */
     TURN_OF_KEYS,
-    DP_DONE,         /* of both warpgroups of rows */
-    DOUT_V_LOADED_0, /* by those of keys, for the first of rows, which does not wait for the second */
-    DOUT_V_LOADED_1  /* for the second */
+    DP_DONE,         /* both warpgroups of rows have dp */
+    DOUT_V_LOADED_0, /* from those of keys to the first of rows, which does not wait for the second */
+    DOUT_V_LOADED_1  /* from those of keys to the second of rows */
 };
 
 template <int DIM>
 struct few_memory {
     static constexpr bool SHARES_V = DIM == 128;      /* with ds of the last 64 keys */
-    static constexpr bool STORES_P_LATE = DIM == 128; /* of the last 64 keys: when s is done, not beside its products */
+    static constexpr bool STORES_P_LATE = DIM == 128; /* p of the last 64 keys: when s is done, beside no product */
     static constexpr int TILE = KEYS * DIM;           /* numbers */
     uint16_t q[TILE], k[TILE], dout[TILE];
     uint16_t p[4 * KEYS * HALF];
@@ -49,7 +49,7 @@ static_assert(sizeof(few_memory<128>) <= 227 * 1024, "an SM has no more for a CT
 static_assert(offsetof(few_memory<128>, v) == offsetof(few_memory<128>, ds) + part_of(1, 0) * sizeof(uint16_t),
               "the last 64 keys' ds is v's place");
 
-/* What was asked for so far is there, and wgmma may read it once others know. */
+/* Waits until what was asked for so far is there; wgmma may read it once others know. */
 DEVICE void complete_loads()
 {
     cp_async_commit();
@@ -60,7 +60,7 @@ DEVICE void complete_loads()
 /* ---- query rows -------------------------------------------------------------------------------------------------- */
 
 template <typename T, int DIM>
-DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
+DEVICE void take_query_rows(const backward_params &p, few_memory<DIM> &m)
 {
     const forward_params &f = p.forward;
     const int row = static_cast<int>(row_first() + lane() / 4);
@@ -84,7 +84,7 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     if (!m.STORES_P_LATE) {
         wait_for<1>(s[1]);
         if (!has_large) {
-            find_weights(s[1], c, lse_2); /* p from here on */
+            recompute_weights(s[1], c, lse_2); /* p from here on */
             store_half<T>(m.p, 1, s[1], row_first());
         }
     }
@@ -92,10 +92,10 @@ DEVICE void take_rows(const backward_params &p, few_memory<DIM> &m)
     wait_for<0>(s[0]);
     if (has_large) take_own_lse(s, c, KEYS, lse_2);
     if (m.STORES_P_LATE || has_large) {
-        find_weights(s[1], c, lse_2);
+        recompute_weights(s[1], c, lse_2);
         store_half<T>(m.p, 1, s[1], row_first());
     }
-    find_weights(s[0], c, lse_2);
+    recompute_weights(s[0], c, lse_2);
     store_half<T>(m.p, 0, s[0], row_first());
     fence_proxy_async_shared();
     named_barrier_sync(group_first() == 0 ? DOUT_V_LOADED_0 : DOUT_V_LOADED_1, PAIR + GROUP);
@@ -160,10 +160,10 @@ KERNEL(THREADS, 1) void short_backward_sm90_n128_latency_kernel(const GRID_CONST
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     few_memory<DIM> &m = *reinterpret_cast<few_memory<DIM> *>(shared);
-    if (warp() < PAIR / 32) { /* registers change hands while the launch ahead ends */
+    if (warp() < PAIR / 32) { /* registers change hands while the previous launch ends */
         setmaxnreg_inc<REGISTERS_OF_ROWS>();
         grid_wait();
-        take_rows<T, DIM>(p, m);
+        take_query_rows<T, DIM>(p, m);
     } else {
         setmaxnreg_dec<REGISTERS_OF_KEYS>();
         grid_wait();

@@ -4,31 +4,32 @@
  *     ds = p (dp - delta),  delta = sum of p dp over that of p
  *     dq = scale ds (k - c),  dk = scale ds^T q,  dv = p^T dout
  *
- * Takes, in bf16, what short/backward_sm90_n128.cu does of heads of at most 32 features: 65 .. 128 rows or keys. There
- * p and ds have two parts, as one bf16 has 8 bits. Here they are one fp16, of 11 bits: half of the products, half of
- * what shared memory has to bear. What they are multiplied with must be fp16, too, which has fewer exponents: each tile
+ * Takes, in bf16, what short/backward_sm90_n128.cu does for heads of at most 32 features: 65 .. 128 rows or keys. There
+ * p and ds have two parts, as one bf16 has 8 bits. Here they are one fp16, of 11 bits, which halves the products and
+ * the traffic of shared memory. What they are multiplied with must be fp16, too, which has fewer exponents: each tile
  * of q, k and dout is multiplied by the power of two that brings its largest number just below fp16's, which is exact
  * but for numbers 2^32 times smaller; p by 2^8; ds by a power that follows from the largest numbers of dout and v.
  * Results are multiplied by the inverse powers.
  *
- * Roundings of ds, as small as they are, do not add up to zero over the keys as ds does, and dq would have their sum
- * times what the rows of k have in common. So dq is made of k - c, for which exact ds give the same: c is, feature by
- * feature, the median of three rows, close to what most rows have in common, and no single outlier; of fewer than 49
- * keys it is 0.
+ * Rounding errors of ds, small as they are, do not add up to zero over the keys as ds does, and dq would contain their
+ * sum times what the rows of k have in common. So dq is computed from k - c, which gives the same with exact ds: c is,
+ * feature by feature, the median of three rows, close to what most rows have in common, and no single outlier; it is 0
+ * for fewer than 49 keys.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
- *         before the launch ahead has ended (grid_wait)
+ * Grid    x: persistent CTAs; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the previous launch has ended (grid_wait)
  * Block   two warpgroups: query rows 0 .. 63 and 64 .. 127, for s, p, dp, ds and dq; the same of keys, for dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; q, k - c and dout scaled; ds and p of all rows and keys; dq on its way
- *         out: 112 KB; what warps tell each other of the next problem, and cards: where problems' rows are
+ *         out: 112 KB; what warps tell each other of the next problem, and problem descriptors: where problems' rows
+ *         are
  * Phases  of a problem: s, dp, p and ds; dq, dk and dv. The next problem's rows come meanwhile, into registers: a copy
  *         to shared memory that is under way would be waited for by every fence before a product
  *
- * A launch of nothing but whole problems, of 128 aligned rows and keys of 32 features, finds rows by arithmetic; else a
- * problem's card says where they are, and which are in use.
+ * A launch of nothing but full problems, of 128 aligned rows and keys of 32 features, finds rows by arithmetic; else a
+ * problem descriptor says where they are, and which are in use.
  *
- * wgmma keeps shared memory busy: what is asked for beside its products is waited for until they are done. So what they
- * are followed by is read before the barrier in front of them.
+ * wgmma keeps shared memory busy: a read issued beside its products waits until they are done. So what is needed after
+ * the products is read before the barrier in front of them.
  *
  * p stays in registers, in fp32, until ds is found, beside dp of half of the keys: dp of the other half is computed
  * twice, for delta and for ds. kernels/short/short.md has the figures, reference/bounds.md section 11.11 what it may be
@@ -42,16 +43,16 @@ enum { THREADS = 256, WARPS = THREADS / 32, KEYS = 128, HALF = KEYS / 2, DIM = 3
 typedef short_shape<DIM, KEYS> operand;
 typedef short_shape<HALF, KEYS> weights; /* of half of the keys */
 constexpr int TILE = KEYS * DIM, PART = KEYS * HALF; /* numbers */
-enum { CARDS = 3 }; /* of the problem before, whose results are being written, this one's and the next one's */
+enum { SLOTS = 3 }; /* for the problem before, whose results are being written, this one and the next one */
 
-/* p times 2^8 fits fp16 up to p = 2^7: that of a row's own lse is 1 at most, but for what its exponent is off by. */
+/* p times 2^8 fits fp16 up to p = 2^7: by a row's own lse p is 1 at most, but for what its exponent is off by. */
 enum { P_SHIFT = 8 };
 
 enum tiles { OF_Q, OF_K, OF_DOUT, OF_V, TENSORS };
 enum results { FOR_DQ, FOR_DK, FOR_DV, RESULTS };
 enum { SAMPLES = 3 };
 
-/* What sums are multiplied by: a number, and then by a power of two for which fp32 may have no room beside it. */
+/* Holds what sums are multiplied by: a number, and then a power of two for which fp32 may have no room beside it. */
 struct factor {
     float by;
     int32_t exponent;
@@ -65,8 +66,8 @@ struct shared_memory {
     uint16_t sample[SAMPLES][DIM]; /* rows of k */
     alignas(16) uint32_t sizes[WARPS][TENSORS / 2]; /* of a warp's rows, the largest of each tensor: bits of bf16 */
     factor factors[RESULTS];
-    share left; /* of whole problems: from this one on; else those after the next one */
-    card cards[CARDS]; /* of problems that are not all whole */
+    share left; /* of full problems: from this one on; else those after the next one */
+    backward_problem problems[SLOTS]; /* of problems that are not all full */
 };
 static_assert(sizeof(shared_memory) <= 113 * 1024, "what the registry says; an SM has room for two");
 
@@ -75,14 +76,14 @@ static_assert(PART == 2 * TILE, "q and k have the place of half of p");
 DEVICE uint16_t *q_of(shared_memory &m) { return &m.p[PART]; }
 DEVICE uint16_t *k_of(shared_memory &m) { return &m.p[PART + TILE]; }
 
-/* A lane's of the next problem: of rows lane / 4 and + 8 of the warp's, features from lane % 4 * 8 on; lse of row
- * lane % 16. */
+/* Holds what a lane has of the next problem: rows lane / 4 and + 8 of the warp's, features from lane % 4 * 8 on; and
+ * lse of row lane % 16. */
 struct lane_rows {
     chunk of[TENSORS][2];
     float lse;
 };
 
-/* A thread, found anew wherever it is asked for, like warp_first(). */
+/* Returns the thread's number, found again wherever it is used, like warp_first(). */
 DEVICE unsigned own_thread() { return shfl_idx(FULL_WARP, thread_x(), thread_x() % 32); }
 
 DEVICE unsigned first_row(unsigned thread) { return thread / 32 * 16 + thread % 32 / 4; }
@@ -90,7 +91,7 @@ DEVICE unsigned first_feature(unsigned thread) { return thread % 4 * 8; }
 
 /* ---- the next problem's rows ------------------------------------------------------------------------------------- */
 
-/* A lane's two chunks of a tensor, of which `length` features of `used` rows are in use; else zeros. */
+/* Loads a lane's two chunks of a tensor, of which `length` features of `used` rows are in use; the rest is zero. */
 DEVICE void ask(chunk (&to)[2], const row_tensor &t, char *rows, int length, int used, unsigned thread)
 {
     const int x = static_cast<int>(first_feature(thread)), first = static_cast<int>(first_row(thread));
@@ -119,7 +120,7 @@ DEVICE void ask_whole_rows(lane_rows &rows, const backward_params &p, unsigned p
     rows.lse = whole_rows<const float>(t, p, problem)[(thread / 32 * 16 + thread % 16) * t.seqlen];
 }
 
-DEVICE void ask_rows(lane_rows &rows, const backward_params &p, const card &c)
+DEVICE void ask_rows(lane_rows &rows, const backward_params &p, const backward_problem &c)
 {
     const unsigned thread = own_thread();
     ask(rows.of[OF_Q], p.forward.q, c.rows[Q], p.forward.head_dim, c.used_q, thread);
@@ -131,8 +132,9 @@ DEVICE void ask_rows(lane_rows &rows, const backward_params &p, const card &c)
     rows.lse = row < c.used_q ? lse[row * p.forward.lse.seqlen] : 0;
 }
 
-/* The card of this launch's first problem among those left, to which only those after it are left then. By a warp. */
-DEVICE void find_next(const backward_params &p, share &left, card &c)
+/* Finds the problem descriptor of this launch's first problem among those left, and then leaves only those after it.
+ * One warp does it. */
+DEVICE void find_next(const backward_params &p, share &left, backward_problem &c)
 {
     const share all = left;
     unsigned problem = all.end;
@@ -144,13 +146,13 @@ DEVICE void find_next(const backward_params &p, share &left, card &c)
         const bool is_next = is_one && (ours & ((1u << lane()) - 1)) == 0; /* the first of those */
         if (ours != 0) problem = max_of_warp(is_next ? asked : 0);
     }
-    if (problem < all.end) find_card<operand>(p, problem, c);
+    if (problem < all.end) find_problem<operand>(p, problem, c);
     else if (lane() == 0) c.is_ours = false;
     sync_warp(FULL_WARP); /* `left` has been read */
     if (lane() == 0) left.first = problem < all.end ? problem + all.step : all.end;
 }
 
-/* What all threads must know of these rows before they can be scaled. */
+/* Publishes what all threads must know of these rows before they can be scaled. */
 DEVICE void publish(shared_memory &m, const lane_rows &rows)
 {
     uint32_t sizes[TENSORS / 2];
@@ -165,7 +167,7 @@ DEVICE void publish(shared_memory &m, const lane_rows &rows)
 
 DEVICE int limit(int n, int least, int most) { return n < least ? least : n > most ? most : n; }
 
-/* Of q, k - c and dout; of dp, and so of ds beside p's. */
+/* Holds the powers of two of q, k - c and dout; and that of dp, which ds has, too, beside p's. */
 struct shifts {
     int of[OF_V], ds;
 };
@@ -189,7 +191,7 @@ DEVICE shifts find_shifts(const shared_memory &m)
     return s;
 }
 
-/* Such that no product of fp32 leaves its range where the result does not. */
+/* Splits the factor such that no product of fp32 leaves its range where the result does not. */
 DEVICE factor factor_of(float scale, int exponent)
 {
     const int own = static_cast<int>(bits_of(scale) >> 23 & 0xff) - 127;
@@ -214,13 +216,13 @@ DEVICE void put(uint16_t *tile, unsigned at, const chunk &row, const chunk &row_
     store_16(&tile[at ^ offset<operand>(8, 0)], row_8);
 }
 
-/* The median of three numbers, twice. */
+/* Returns the median of three numbers, twice. */
 DEVICE uint32_t median(uint32_t a, uint32_t b, uint32_t c)
 {
     return max_bf16x2(min_bf16x2(a, b), min_bf16x2(max_bf16x2(a, b), c));
 }
 
-/* k - c of both rows. */
+/* Computes k - c for both rows. */
 DEVICE void centre(chunk (&out)[2], const chunk (&rows)[2], const shared_memory &m, unsigned x, float by)
 {
     const chunk a = load_16<chunk>(&m.sample[0][x]), b = load_16<chunk>(&m.sample[1][x]);
@@ -252,10 +254,10 @@ DEVICE void put_rows(shared_memory &m, const lane_rows &rows, const shifts &s)
 
 /* ---- p and ds ---------------------------------------------------------------------------------------------------- */
 
-/* Of half of the keys: s or p, dp or ds. */
+/* Holds s or p, dp or ds for half of the keys. */
 typedef float half_row[HALF / 2];
 
-/* A warp's 16 rows, in fp16. */
+/* Stores a warp's 16 rows, in fp16. */
 DEVICE void store_half(uint16_t *to, const half_row &from)
 {
     const unsigned at = offset<weights>(warp_first() + lane() % 16, lane() / 16 * 8);
@@ -266,9 +268,9 @@ DEVICE void store_half(uint16_t *to, const half_row &from)
     }
 }
 
-/* d = w b of a warpgroup's rows and all keys, or w^T b of its keys and all rows. */
+/* Computes d = w b for a warpgroup's rows and all keys, or w^T b for its keys and all rows. */
 template <bool TRANSPOSE>
-DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, const uint16_t *scaled_operand)
+DEVICE void multiply_scaled_weights(float (&d)[DIM / 2], const uint16_t *w, const uint16_t *scaled_operand)
 {
     const uint64_t a = TRANSPOSE ? wgmma_advance(descriptor<weights>(w), own_first() / HALF * PART * 2)
                                  : descriptor<weights>(w, own_first());
@@ -283,9 +285,9 @@ DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, const uint1
     wgmma_commit();
 }
 
-/* Of rows whose lse is large. One half of the keys comes after the other, as dp of both has one place: weights of the
- * first are those beside its own heaviest key, whose score takes the place of lse until that is known. s has half of a
- * row's scores, of which `used` are of keys in use. */
+/* Finds the first weights of rows whose lse is large. One half of the keys comes after the other, as dp of both has one
+ * place: weights of the first half are relative to its own heaviest key, whose score takes the place of lse until that
+ * is known. s has half of a row's scores, of which `used` are of keys in use. */
 DEVICE void find_first_weights(half_row &s, float c, const bool (&large)[2], int used, float (&lse)[2])
 {
     const float sign = sign_of(c);
@@ -297,11 +299,11 @@ DEVICE void find_first_weights(half_row &s, float c, const bool (&large)[2], int
         lse[r] = large[r] ? heaviest[r] : lse[r];
     }
     UNROLL for (int n = 0; n < HALF / 2; ++n) s[n] -= heaviest[n / 2 % 2];
-    find_weights(s, c, of_half);
+    recompute_weights(s, c, of_half);
 }
 
-/* What is left to do when the scores of the others, `s`, are known: for the weights and sums of those before, and for
- * lse. s is less the score of the heaviest key of all then. */
+/* Does what remains once the scores of the other half, `s`, are known: it corrects the weights and sums of the first
+ * half and finds lse. Then s has the score of the heaviest of all keys subtracted. */
 DEVICE void take_own_lse(half_row &s, half_row &first, row_sums &sums, float c, const bool (&large)[2], int used,
                          float (&lse)[2])
 {
@@ -324,7 +326,7 @@ DEVICE void take_own_lse(half_row &s, half_row &first, row_sums &sums, float c, 
     UNROLL for (int n = 0; n < HALF / 2; ++n) first[n] *= by[n / 2 % 2];
 }
 
-/* dp to ds, both times their powers of two; delta is times dp's. */
+/* Turns dp into ds, both times their powers of two; delta is multiplied by that of dp. */
 DEVICE void find_scaled_ds(half_row &dp, const half_row &p, float by, const float (&delta)[2])
 {
     UNROLL for (int n = 0; n < HALF / 2; ++n) dp[n] = p[n] * fma_rn(dp[n], by, -delta[n / 2 % 2]);
@@ -343,7 +345,8 @@ DEVICE void round_result(uint32_t (&pairs)[DIM / 4], const float (&sums)[DIM / 2
     }
 }
 
-/* A warp's results lie, on their way to memory, in a place of their own, or where its own rows of ds and p did. */
+/* Returns where a warp's results lie on their way to memory: in a place of their own, or where its own rows of ds and p
+ * did. */
 DEVICE uint16_t *staged(shared_memory &m, unsigned result, unsigned warp_row)
 {
     return result == FOR_DQ ? &m.dq[warp_row * DIM] : (result == FOR_DK ? m.ds : m.p) + warp_row * HALF;
@@ -380,7 +383,7 @@ DEVICE void write_whole_dk_dv(const backward_params &p, shared_memory &m, unsign
     write_whole(p.dv, p, problem, staged(m, FOR_DV, warp_row), thread);
 }
 
-/* Those of `seqlen` rows that are in the tile; from `used` on they are zero, whatever was staged. */
+/* Writes those of `seqlen` rows that are in the tile; from `used` on they are zero, whatever was staged. */
 DEVICE void write_result(const row_tensor &t, char *rows, int length, uint16_t *tile, int seqlen, int used,
                          unsigned thread)
 {
@@ -398,15 +401,15 @@ DEVICE void write_result(const row_tensor &t, char *rows, int length, uint16_t *
     clear_rows<WARPS>(t, rows, length, KEYS + static_cast<int>(warp()), seqlen);
 }
 
-/* Where no key is in use, or no row, all are zero. */
-DEVICE void write_dq(const backward_params &p, shared_memory &m, const card &c)
+/* Writes dq. Where no key is in use, or no row, all of it is zero. */
+DEVICE void write_dq(const backward_params &p, shared_memory &m, const backward_problem &c)
 {
     const unsigned thread = own_thread();
     uint16_t *const tile = staged(m, FOR_DQ, thread / 32 * 16);
     write_result(p.dq, c.rows[DQ], p.forward.head_dim, tile, c.seqlen_q, c.used_k > 0 ? c.used_q : 0, thread);
 }
 
-DEVICE void write_dk_dv(const backward_params &p, shared_memory &m, const card &c)
+DEVICE void write_dk_dv(const backward_params &p, shared_memory &m, const backward_problem &c)
 {
     const unsigned thread = own_thread(), warp_row = thread / 32 * 16;
     const int keys = c.used_q > 0 ? c.used_k : 0;
@@ -416,7 +419,8 @@ DEVICE void write_dk_dv(const backward_params &p, shared_memory &m, const card &
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* The next problem's rows are asked for early, and lie in registers until this one's operands are free. */
+/* Asks for the first rows. A problem's rows are asked for early, and lie in registers until the operands of the one
+ * before are free. */
 template <bool ALL_WHOLE>
 DEVICE bool ask_first_rows(lane_rows &rows, const backward_params &p, shared_memory &m, const work &by_ctas)
 {
@@ -429,16 +433,16 @@ DEVICE bool ask_first_rows(lane_rows &rows, const backward_params &p, shared_mem
         if (warp() == 0) {
             if (lane() == 0) m.left = own_share(by_ctas);
             sync_warp(FULL_WARP);
-            find_next(p, m.left, m.cards[0]);
+            find_next(p, m.left, m.problems[0]);
         }
-        sync_threads(); /* the first card is there */
-        if (!m.cards[0].is_ours) return false;
-        ask_rows(rows, p, m.cards[0]);
+        sync_threads(); /* the first problem descriptor is there */
+        if (!m.problems[0].is_ours) return false;
+        ask_rows(rows, p, m.problems[0]);
     }
     return true;
 }
 
-/* Whether there is a next problem; if so, its rows are asked for. `next` is its number where all are whole. */
+/* Returns whether there is a next problem, and if so asks for its rows. `next` is its number where all are full. */
 template <bool ALL_WHOLE>
 DEVICE bool ask_next_rows(lane_rows &rows, const backward_params &p, shared_memory &m, unsigned problem, unsigned next,
                           bool is_last, unsigned turn)
@@ -447,33 +451,33 @@ DEVICE bool ask_next_rows(lane_rows &rows, const backward_params &p, shared_memo
         ask_whole_rows(rows, p, is_last ? problem : next);
         return !is_last;
     }
-    const unsigned next_turn = (turn + 1) % CARDS;
-    const bool has_next = m.cards[next_turn].is_ours;
-    if (has_next) ask_rows(rows, p, m.cards[next_turn]);
+    const unsigned next_turn = (turn + 1) % SLOTS;
+    const bool has_next = m.problems[next_turn].is_ours;
+    if (has_next) ask_rows(rows, p, m.problems[next_turn]);
     else rows = {};
     return has_next;
 }
 
-/* lse of one of a lane's rows in base 2, less p's power. */
+/* Finds lse of one of a lane's rows in base 2, less p's power. */
 DEVICE float find_lse(float given, bool &large)
 {
     large = is_large(given * LOG2_E);
     return fma_rn(given, LOG2_E, -P_SHIFT);
 }
 
-/* The problem before this one. */
+/* Writes dk and dv of the problem before this one. */
 template <bool ALL_WHOLE>
 DEVICE void write_last_dk_dv(const backward_params &p, shared_memory &m, unsigned problem, unsigned turn)
 {
     if (ALL_WHOLE) write_whole_dk_dv(p, m, problem);
-    else write_dk_dv(p, m, m.cards[(turn + 2) % CARDS]);
+    else write_dk_dv(p, m, m.problems[(turn + 2) % SLOTS]);
 }
 
-/* s, whose second half is being computed, as dp of it is, becomes p; delta, times ds's power, follows. */
+/* Turns s into p, while its second half and that of dp are being computed; finds delta, times ds's power. */
 template <bool ALL_WHOLE>
 DEVICE void find_p_and_delta(half_row (&s)[2], half_row &dp, float (&delta)[2], const backward_params &p,
-                             shared_memory &m, const card &own, uint64_t own_q, uint64_t own_dout, float (&lse)[2],
-                             const bool (&large)[2], const bool (&is_full)[2], float by_ds)
+                             shared_memory &m, const backward_problem &own, uint64_t own_q, uint64_t own_dout,
+                             float (&lse)[2], const bool (&large)[2], const bool (&is_full)[2], float by_ds)
 {
     row_sums sums = {};
     const float c = p.forward.softmax_scale * LOG2_E;
@@ -481,14 +485,14 @@ DEVICE void find_p_and_delta(half_row (&s)[2], half_row &dp, float (&delta)[2], 
     wait_for<1>(s[1]);
     multiply_rows<bf16, operand, HALF>(s[0], own_q, descriptor<operand>(k_of(m)));
     if (has_large) find_first_weights(s[1], c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, HALF, HALF), lse);
-    else find_weights(s[1], c, lse);
+    else recompute_weights(s[1], c, lse);
     if (!is_full[1]) hide(s[1], own, lane_row(), HALF);
     wait_for<1>(dp);
     add_weights(sums, s[1], dp);
     multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v));
     wait_for<1>(s[0]);
     if (has_large) take_own_lse(s[0], s[1], sums, c, large, used_from(ALL_WHOLE ? KEYS : own.used_k, 0, HALF), lse);
-    find_weights(s[0], c, lse);
+    recompute_weights(s[0], c, lse);
     if (!is_full[0]) hide(s[0], own, lane_row(), 0);
     wait_for<0>(dp);
     add_weights(sums, s[0], dp);
@@ -496,16 +500,16 @@ DEVICE void find_p_and_delta(half_row (&s)[2], half_row &dp, float (&delta)[2], 
         delta[n] = by_ds * mean_dp(sum_of_quad(sums.p[n]), sum_of_quad(sums.p_dp[n]));
 }
 
-/* The products that p and ds are for. dq is written; dk and dv, rounded, wait for their tiles. */
+/* Computes the results from p and ds. dq is written; dk and dv, rounded, wait for their tiles. */
 template <bool ALL_WHOLE>
 DEVICE void find_results(uint32_t (&pairs)[RESULTS][DIM / 4], const backward_params &p, shared_memory &m,
-                         const card &own, unsigned problem, const factor &of_dq, const factor &of_dk,
+                         const backward_problem &own, unsigned problem, const factor &of_dq, const factor &of_dk,
                          const factor &of_dv)
 {
     float dq[DIM / 2], dk[DIM / 2], dv[DIM / 2];
-    multiply_weights<false>(dq, m.ds, m.scaled[OF_K]);
-    multiply_weights<true>(dk, m.ds, m.scaled[OF_Q]);
-    multiply_weights<true>(dv, m.p, m.scaled[OF_DOUT]);
+    multiply_scaled_weights<false>(dq, m.ds, m.scaled[OF_K]);
+    multiply_scaled_weights<true>(dk, m.ds, m.scaled[OF_Q]);
+    multiply_scaled_weights<true>(dv, m.p, m.scaled[OF_DOUT]);
     wait_for<2>(dq);
     round_result(pairs[FOR_DQ], dq, of_dq);
     stage(staged(m, FOR_DQ, warp_first()), pairs[FOR_DQ]);
@@ -529,7 +533,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
     if (!ask_first_rows<ALL_WHOLE>(rows, p, m, by_ctas)) return;
     publish(m, rows);
     sync_threads();
-    unsigned turn = 0; /* of the cards */
+    unsigned turn = 0; /* of the problem descriptors */
     bool is_first = true, has_next;
     do {
         const shifts s_of = find_shifts(m);
@@ -553,8 +557,8 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         if (!is_first) write_last_dk_dv<ALL_WHOLE>(p, m, before, turn);
         sync_warp(FULL_WARP); /* they are read */
         is_first = false;
-        if (!ALL_WHOLE && warp() == 0) find_next(p, m.left, m.cards[(turn + 1) % CARDS]);
-        const card &own = m.cards[turn];
+        if (!ALL_WHOLE && warp() == 0) find_next(p, m.left, m.problems[(turn + 1) % SLOTS]);
+        const backward_problem &own = m.problems[turn];
         const bool has_rows = ALL_WHOLE || static_cast<int>(warp_first()) + 16 <= own.used_q; /* all; keys: */
         const bool is_full[2] = {ALL_WHOLE || (has_rows && own.used_k >= HALF),
                                  ALL_WHOLE || (has_rows && own.used_k == KEYS)};
@@ -568,7 +572,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         store_half(m.p, s[0]);
         const unsigned problem = ALL_WHOLE ? m.left.first : 0, next = ALL_WHOLE ? problem + m.left.step : 0;
         const bool is_last = ALL_WHOLE && next >= m.left.end;
-        sync_threads(); /* q and k are free; the next card is there */
+        sync_threads(); /* q and k are free; the next problem descriptor is there */
         has_next = ask_next_rows<ALL_WHOLE>(rows, p, m, problem, next, is_last, turn);
         wait_for<0>(dp);
         store_half(&m.p[PART], s[1]);
@@ -588,7 +592,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         stage(staged(m, FOR_DK, warp_row), pairs[FOR_DK]);
         stage(staged(m, FOR_DV, warp_row), pairs[FOR_DV]);
         sync_warp(FULL_WARP);
-        if (!ALL_WHOLE) turn = (turn + 1) % CARDS;
+        if (!ALL_WHOLE) turn = (turn + 1) % SLOTS;
     } while (has_next);
     write_last_dk_dv<ALL_WHOLE>(p, m, ALL_WHOLE ? m.left.first - m.left.step : 0, turn);
 }

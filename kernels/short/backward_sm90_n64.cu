@@ -5,21 +5,21 @@
  *
  * Takes what short/backward_sm90_n128.cu does, of at most 64 query rows and keys and heads of at most 256 features.
  *
- * Grid    x: problems, one for each sequence and head, or pairs of them; y: of whole ones without tensor maps, if
+ * Grid    x: problems, one for each sequence and head, or pairs of them; y: of full ones without tensor maps, if
  *         results come in two slices of features, a CTA for each, which both find p and ds. They may come before the
- *         launch ahead has ended (grid_wait)
+ *         previous launch has ended (grid_wait)
  * Block   a warpgroup: two problems of at most 32 rows and keys, or one. Its 64 query rows make s, p, dp, ds and dq;
  *         its 64 keys dk and dv
  * Shared  q, k, dout and v, as wgmma reads them; p and ds in two parts of 16 bits, both at once or one after the
- *         other; cards: where the problems' rows are, or what counts boxes of them
+ *         other; problem descriptors: where the problems' rows are, or what counts boxes of them
  * Phases  load, dout and v while p is found; p to shared memory; dp; ds, in registers for dq, to shared memory
  *         for dk; results, each written while the next is multiplied
  *
  * No phase of a CTA hides another's latency: several CTAs share an SM. Where p and ds have one place, dv is done before
  * ds is stored there. Results lie, on their way to memory, in a tile that nobody reads any more. p and ds have two
- * parts of 16 bits, as in short/backward_sm80.cu. A launch of nothing but whole problems has an instance of its own,
- * without cards; where they are many, another, whose rows come by tensor maps. kernels/short/short.md has the figures,
- * reference/bounds.md section 11 what it may be off by. */
+ * parts of 16 bits, as in short/backward_sm80.cu. A launch of nothing but full problems has an instance of its own,
+ * without problem descriptors; where they are many, another, whose rows come by tensor maps. kernels/short/short.md has
+ * the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short/backward_sm90.h"
 #include "kernels/short/tma_maps.h"
 
@@ -35,22 +35,22 @@ struct layout {
     using weights = short_shape<KEYS, KEYS>;                  /* a part of p or ds: rows of a problem's keys */
     static constexpr int PROBLEMS = operand::PROBLEMS, SLICES = DIM / slice::DIM;
     static constexpr int NUMBERS = ROWS * DIM, PART = ROWS * KEYS;   /* of a tile, of a part */
-    static constexpr bool TOGETHER = KEYS == 32 || DIM > 128;        /* p and ds have places of their own, */
-    static constexpr bool OVER_V = KEYS == 64 && DIM == 128;         /* or that of v */
+    static constexpr bool TOGETHER = KEYS == 32 || DIM > 128;        /* p and ds have places of their own */
+    static constexpr bool OVER_V = KEYS == 64 && DIM == 128;         /* p and then ds take the place of v */
     static constexpr int ALL_NUMBERS = 4 * NUMBERS + (OVER_V ? 0 : TOGETHER ? 4 : 2) * PART;
     static_assert(!OVER_V || NUMBERS == 2 * PART, "two parts take the place of v");
-    /* Of an SM: as many as registers or shared memory allow. */
+    /* This many CTAs fit on an SM: as many as registers or shared memory allow. */
     static constexpr int CTAS = DIM > 128 ? 1 : DIM > 64 ? (KEYS > 32 ? 3 : 2) : DIM > 32 ? 4 : 6;
     static constexpr bool HAS_ROOM = DIM > 32; /* in registers, for two products at once */
-    /* Many whole problems come by boxes; elsewhere copies by thread are as fast or faster. */
+    /* Many full problems come by boxes; elsewhere copies by thread are as fast or faster. */
     static constexpr bool MAY_HAVE_MAPS = DIM > 128 || (KEYS == 64 && DIM <= 64);
 };
 
-/* Problems: those that cards tell of; whole ones, which come by the copies of all threads; those of a launch of nothing
- * else, which come by boxes that one thread asks for. */
+/* There are three kinds of problems: those that problem descriptors describe; full ones, which come by the copies of
+ * all threads; those of a launch of full ones only, which come by boxes that one thread asks for. */
 enum kind { ANY, WHOLE, BY_BOXES };
 
-/* Boxes of a problem's rows: of tiles in their order. */
+/* A box has a problem's rows of one of these tiles, which lie in this order. */
 enum tile { Q_TILE, K_TILE, DOUT_TILE, V_TILE, TILES };
 template <bool ARE_THERE>
 struct tile_maps {};
@@ -59,12 +59,12 @@ struct tile_maps<true> {
     tensor_map of[TILES];
 };
 
-/* What the boxes of q and k, and those of dout and v, are counted by. */
+/* These count the boxes of q and k, and those of dout and v. */
 struct load_barriers {
     mbarrier q_k, dout_v;
 };
 
-/* What all of a CTA's threads share. */
+/* Holds what all of a CTA's threads share. */
 template <kind KIND>
 struct kernel_state {
     const backward_params &p;
@@ -73,7 +73,7 @@ struct kernel_state {
     load_barriers *loaded; /* of boxes */
 };
 
-/* All of a CTA's rows, by one thread. */
+/* Loads all of a CTA's rows, by one thread. */
 template <typename shape>
 DEVICE void load_boxes(const kernel_state<BY_BOXES> &state)
 {
@@ -91,7 +91,7 @@ DEVICE void load_boxes(const kernel_state<BY_BOXES> &state)
     }
 }
 
-/* An operand's rows in use, by all threads. */
+/* Loads an operand's rows in use, by all threads. */
 template <typename shape, bool WHOLE>
 DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count)
 {
@@ -99,14 +99,14 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int 
     else load_operand<shape, THREADS>(to, t, rows, length, count, thread_x());
 }
 
-/* The first of a lane's two rows of its problem. */
+/* Returns the first of a lane's two rows of its problem. */
 template <typename shape>
 DEVICE int own_row()
 {
     return static_cast<int>(warp_first() % shape::KEYS + lane() / 4);
 }
 
-/* Of what a lane has of a product of all rows and both problems: its own problem's part. */
+/* Takes, from what a lane has of a product of all rows and both problems, its own problem's part. */
 template <typename shape>
 DEVICE void take_own(float (&own)[shape::KEYS / 2], const float (&all)[ROWS / 2])
 {
@@ -115,9 +115,9 @@ DEVICE void take_own(float (&own)[shape::KEYS / 2], const float (&all)[ROWS / 2]
         else own[n] = warp() < THREADS / 64 ? all[n] : all[n + shape::KEYS / 2];
 }
 
-/* Weights of a warp's 16 rows, to shared memory, and in registers. */
+/* Splits the weights of a warp's 16 rows, stores them in shared memory, and keeps them in registers. */
 template <typename T, typename shape>
-DEVICE void store_parts(uint16_t *w, weight_parts<shape::KEYS> &parts, const float (&weights)[shape::KEYS / 2])
+DEVICE void split_and_store(uint16_t *w, weight_parts<shape::KEYS> &parts, const float (&weights)[shape::KEYS / 2])
 {
     const unsigned to = offset<typename shape::weights>(warp_first() + lane() % 16, lane() / 16 * 8);
     UNROLL for (int j = 0; j < shape::KEYS / 16; ++j) {
@@ -127,14 +127,15 @@ DEVICE void store_parts(uint16_t *w, weight_parts<shape::KEYS> &parts, const flo
     }
 }
 
-/* d = w^T b of all keys, w's parts in shared memory, and the rows of b that problem `problem` has: sums of its keys. */
+/* Computes d = w^T b for all keys, with w's parts in shared memory and the rows of b that problem `problem` has: sums
+ * of its keys. */
 template <typename T, typename shape>
 DEVICE void multiply_transposed(float (&d)[shape::slice::DIM / 2], const uint16_t *w, const uint16_t *b,
                                 unsigned problem)
 {
     using slice = typename shape::slice;
     constexpr int DIM = slice::DIM, KEYS = shape::KEYS;
-    /* Each 32 keys' weights are those of their own problem's rows: as far apart as its rows are. */
+    /* Each 32 keys' weights are those of their own problem's rows: they are as far apart as its rows are. */
     const uint64_t a = wgmma_descriptor(w, KEYS * KEYS * 2, 8 * KEYS * 2, KEYS * 2);
     const uint64_t of_problem = descriptor<slice>(b, KEYS * problem);
     wgmma_fence_operand(d);
@@ -152,13 +153,13 @@ DEVICE void multiply_transposed(float (&d)[shape::slice::DIM / 2], const uint16_
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Of a slice: sums of rows of both problems, each with what the other one has as well. */
+/* Holds the sums of a slice for rows of both problems, each with what the other one has as well. */
 template <typename shape>
 struct slice_sums {
     float at[shape::PROBLEMS][shape::slice::DIM / 2];
 };
 
-/* When they are there: those of a lane's problem times a factor, rounded. */
+/* Takes the sums of a lane's problem when they are there, times a factor, rounded. */
 template <typename T, typename shape>
 DEVICE void take_sums(uint32_t (&pairs)[shape::slice::DIM / 4], slice_sums<shape> &sums, float factor)
 {
@@ -170,8 +171,8 @@ DEVICE void take_sums(uint32_t (&pairs)[shape::slice::DIM / 4], slice_sums<shape
     round_sums<T, shape::slice::DIM>(pairs, own, factor, factor);
 }
 
-/* A warp's 16 rows of a slice, from feature x on, by way of `tile`; those from `used` on are zero, or all if nothing is
- * in use on the other side. */
+/* Writes a warp's 16 rows of a slice, from feature x on, through `tile`; those from `used` on are zero, or all of them
+ * if nothing is in use on the other side. */
 template <typename shape, bool WHOLE>
 DEVICE void write_slice(const row_tensor &t, char *rows, int length, int x, uint16_t *tile,
                         const uint32_t (&pairs)[shape::slice::DIM / 4], int seqlen, int used, int used_there)
@@ -189,7 +190,7 @@ DEVICE void write_slice(const row_tensor &t, char *rows, int length, int x, uint
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Until q and k are complete, or the others, and wgmma may read them. */
+/* Waits until q and k are complete, or the others, and wgmma may read them. */
 template <tile FIRST, kind KIND>
 DEVICE void wait_for_loads(const kernel_state<KIND> &state)
 {
@@ -204,9 +205,9 @@ DEVICE void wait_for_loads(const kernel_state<KIND> &state)
 
 enum { OF_DQ, OF_DK, OF_DV };
 
-/* Features x and up of a result. */
+/* Writes features x and up of a result. */
 template <typename shape, bool WHOLE>
-DEVICE void write_result(const backward_params &p, const card &c, int of, int x, uint16_t *tile,
+DEVICE void write_result(const backward_params &p, const backward_problem &c, int of, int x, uint16_t *tile,
                          const uint32_t (&pairs)[shape::slice::DIM / 4])
 {
     const forward_params &f = p.forward;
@@ -218,9 +219,9 @@ DEVICE void write_result(const backward_params &p, const card &c, int of, int x,
         write_slice<shape, WHOLE>(p.dv, c.rows[DV], f.head_dim_v, x, tile, pairs, c.seqlen_k, c.used_k, c.used_q);
 }
 
-/* Of the warp's problem, with results of SLICES slices: all, or the CTA's own. */
+/* Computes the warp's problem, with results of SLICES slices: all, or the CTA's own. */
 template <typename T, typename shape, int SLICES, kind KIND>
-DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
+DEVICE void take_problems(const kernel_state<KIND> &state, const backward_problem &c)
 {
     constexpr bool IS_WHOLE = KIND != ANY;
     const int first_x = SLICES < shape::SLICES ? static_cast<int>(block_y()) * shape::slice::DIM : 0;
@@ -238,7 +239,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
         if (thread_x() == 0) load_boxes<shape>(state);
         sync_threads(); /* the barriers are there */
     } else {
-        char *const rows_k = c.rows[K], *const rows_dout = c.rows[DOUT]; /* now: copies may not be passed by reads */
+        char *const rows_k = c.rows[K], *const rows_dout = c.rows[DOUT]; /* read here, as no read may pass a copy */
         char *const rows_v = c.rows[V];
         load<operand, IS_WHOLE>(q, f.q, c.rows[Q], f.head_dim, c.used_q);
         load<operand, IS_WHOLE>(k, f.k, rows_k, f.head_dim, c.used_k);
@@ -246,7 +247,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
         load<operand, IS_WHOLE>(dout, p.dout, rows_dout, f.head_dim_v, c.used_q);
         load<operand, IS_WHOLE>(v, f.v, rows_v, f.head_dim_v, c.used_k);
     }
-    /* Asked where it is known, too: without a branch here some 30 bytes would spill. */
+    /* This is tested even where it is known: without a branch here some 30 bytes would spill. */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     float lse[2], delta[2];
     load_lse(lse, f.lse, c.rows[LSE], own_row<shape>(), IS_WHOLE ? KEYS : c.used_q);
@@ -263,14 +264,14 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     wait_for<shape::HAS_ROOM ? 1 : 0>(s_of_all);
     take_own<shape>(weights, s_of_all);
     if (is_any_large(lse)) take_own_lse(weights, f.softmax_scale * LOG2_E, IS_WHOLE ? KEYS : c.used_k, lse);
-    find_weights(weights, f.softmax_scale * LOG2_E, lse);
+    recompute_weights(weights, f.softmax_scale * LOG2_E, lse);
     if (!is_full) hide(weights, c, own_row<shape>(), 0);
     if (shape::OVER_V) {
         wait_for<0>(dp_of_all);
         sync_threads(); /* v is free */
     }
     weight_parts<KEYS> parts;
-    store_parts<T, shape>(w_p, parts, weights);
+    split_and_store<T, shape>(w_p, parts, weights);
     if (!shape::HAS_ROOM)
         multiply_rows<T, operand, ROWS>(dp_of_all, descriptor<operand>(dout), descriptor<operand>(v));
     slice_sums<shape> sums;
@@ -291,13 +292,13 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     if (!is_full) hide(dp, c, own_row<shape>(), 0);
     if (!shape::TOGETHER) {
         if (!shape::HAS_ROOM) {
-            sync_threads(); /* p is complete: asked as late as can be, as warps wait for each other */
+            sync_threads(); /* p is complete; so late, as warps wait for each other */
             multiply_transposed<T, shape>(sums.at[0], w_p, dout, 0);
         }
         take_sums<T, shape>(pairs, sums, 1);
         sync_threads(); /* p and dout are free */
     }
-    store_parts<T, shape>(w_ds, parts, dp);
+    split_and_store<T, shape>(w_ds, parts, dp);
     fence_proxy_async_shared();
     UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
         multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k + first_x * ROWS, KEYS * n));
@@ -327,8 +328,8 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const card &c)
     clear_rows<KEYS / 16>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
 }
 
-/* Of nothing but whole problems each thread finds by itself where their rows are: until it knows, all that a CTA does
- * is to wait. */
+/* In a launch of full problems only, each thread finds by itself where their rows are: until it knows, a CTA has
+ * nothing to do but wait. */
 template <typename T, typename shape, bool ARE_WHOLE, bool HAS_MAPS>
 KERNEL(THREADS, shape::CTAS)
 void short_backward_sm90_n64_kernel(const GRID_CONSTANT backward_params p, const GRID_CONSTANT tile_maps<HAS_MAPS> maps)
@@ -337,8 +338,8 @@ void short_backward_sm90_n64_kernel(const GRID_CONSTANT backward_params p, const
     constexpr unsigned PROBLEMS = shape::PROBLEMS, WARPS = shape::KEYS / 16; /* of a problem */
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared);
-    card *const cards = reinterpret_cast<card *>(q + shape::ALL_NUMBERS);
-    load_barriers *const loaded = reinterpret_cast<load_barriers *>(cards); /* where there are no cards */
+    backward_problem *const problems = reinterpret_cast<backward_problem *>(q + shape::ALL_NUMBERS);
+    load_barriers *const loaded = reinterpret_cast<load_barriers *>(problems); /* in their place */
     const kernel_state<KIND> state = {p, maps, q, loaded};
     if (KIND == BY_BOXES && thread_x() == 0) {
         mbarrier_init(&loaded->q_k, 1);
@@ -348,15 +349,15 @@ void short_backward_sm90_n64_kernel(const GRID_CONSTANT backward_params p, const
     grid_wait();
     const unsigned place = PROBLEMS == 1 ? 0 : warp() / WARPS, problem = block_x() * PROBLEMS + place;
     if constexpr (KIND != ANY) {
-        take_problems<T, shape, KIND == WHOLE ? 1 : shape::SLICES>(state, whole_card(p, problem));
+        take_problems<T, shape, KIND == WHOLE ? 1 : shape::SLICES>(state, full_problem(p, problem));
     } else {
-        if (warp() % WARPS == 0) find_card<typename shape::operand>(p, problem, cards[place]);
-        sync_threads(); /* the cards are there */
-        const card &first = cards[0], &last = cards[PROBLEMS - 1];
+        if (warp() % WARPS == 0) find_problem<typename shape::operand>(p, problem, problems[place]);
+        sync_threads(); /* the problem descriptors are there */
+        const backward_problem &first = problems[0], &last = problems[PROBLEMS - 1];
         const kernel_state<WHOLE> whole = {p, maps, q, loaded};
         if (!first.is_ours && !last.is_ours) return;
-        if (first.is_whole && last.is_whole) take_problems<T, shape, shape::SLICES>(whole, cards[place]);
-        else take_problems<T, shape, shape::SLICES>(state, cards[place]);
+        if (first.is_whole && last.is_whole) take_problems<T, shape, shape::SLICES>(whole, problems[place]);
+        else take_problems<T, shape, shape::SLICES>(state, problems[place]);
     }
 }
 
@@ -367,8 +368,8 @@ int launch_kind(const backward_params &p, const tile_maps<HAS_MAPS> &maps, void 
     const unsigned of_each = ARE_WHOLE && !HAS_MAPS ? shape::SLICES : 1;
     const launch_shape grid = {{static_cast<unsigned>((problems + shape::PROBLEMS - 1) / shape::PROBLEMS), of_each, 1},
                                {THREADS, 1, 1}, {1, 1, 1},
-                               shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(card), THREADS,
-                               shape::CTAS, true};
+                               shape::ALL_NUMBERS * sizeof(uint16_t) + shape::PROBLEMS * sizeof(backward_problem),
+                               THREADS, shape::CTAS, true};
     return LAUNCH((short_backward_sm90_n64_kernel<T, shape, ARE_WHOLE, HAS_MAPS>), grid, stream, p, maps);
 }
 

@@ -1,6 +1,6 @@
-/* backward_sm90_parts.h - problems of 128 query rows and keys, weights in two parts of 16 bits: what
- * short/backward_sm90_n128.cu, short/backward_sm90_n128_latency.cu and short/backward_sm90_n128_d256_latency.cu
- * share. */
+/* backward_sm90_parts.h - what short/backward_sm90_n128.cu, short/backward_sm90_n128_latency.cu and
+ * short/backward_sm90_n128_d256_latency.cu share: problems of 128 query rows and keys, whose weights have two parts of
+ * 16 bits. */
 #ifndef ATTEST_KERNELS_SHORT_BACKWARD_SM90_PARTS_H
 #define ATTEST_KERNELS_SHORT_BACKWARD_SM90_PARTS_H
 
@@ -8,21 +8,21 @@
 
 constexpr int KEYS = 128;
 
-/* A tile of DIM features; of HALF keys, of weights. */
+/* A tile has DIM features, or HALF keys if it is of weights. */
 template <int DIM>
 using operand = short_shape<DIM, KEYS>;
 constexpr int HALF = KEYS / 2; /* of the keys, or of the rows */
 
-/* short/backward_sm90_n128_latency.cu: of a launch of whole problems, of which there are no more than SMs. */
+/* short/backward_sm90_n128_latency.cu takes a launch of full problems of which there are no more than SMs. */
 extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_latency)(const struct backward_params *p, void *stream);
 
 /* p and ds lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
 DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * half + part) * KEYS * HALF; }
 
-/* A lane, found anew like warp_first(). */
+/* Returns the lane's number, found again wherever it is used, like warp_first(). */
 DEVICE unsigned own_lane() { return shfl_idx(FULL_WARP, lane(), lane()); }
 
-/* A warp's 16 rows of a tile, from warp_row on, of all of which the first `count` are in use. */
+/* Loads a warp's 16 rows of a tile, from warp_row on; the first `count` of all rows are in use. */
 template <int DIM>
 DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, bool is_whole, unsigned warp_row)
 {
@@ -48,10 +48,10 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int 
 
 /* ---- p and ds: 64 query rows of a warpgroup, two of a lane, g and g + 8 ------------------------------------------ */
 
-/* Of half of the keys: s or p, dp or ds. */
+/* Holds s or p, dp or ds for half of the keys. */
 typedef float half_row[HALF / 2];
 
-/* Two parts of 16 keys, from 16 j on, of half of them, of a warp's 16 rows, to shared memory. */
+/* Stores two parts of 16 keys, from 16 j on, of half of them, of a warp's 16 rows, in shared memory. */
 DEVICE void store_parts(uint16_t *w, unsigned half, unsigned j, const uint32_t (&high)[4], const uint32_t (&low)[4],
                         unsigned warp_row)
 {
@@ -70,7 +70,8 @@ DEVICE void store_half(uint16_t *w, unsigned half, const half_row &weights, unsi
     }
 }
 
-/* d = w b, or d += w b, of a warpgroup's rows and half of the keys: w's parts in registers, b from the first key on. */
+/* Computes d = w b, or d += w b, for a warpgroup's rows and half of the keys, with w's parts in registers and b from
+ * the first key on. */
 template <typename T, int DIM>
 DEVICE void multiply_half(float (&d)[DIM / 2], weight_parts<HALF> &w, uint64_t b, bool adds)
 {
@@ -87,8 +88,8 @@ DEVICE void multiply_half(float (&d)[DIM / 2], weight_parts<HALF> &w, uint64_t b
     wgmma_commit();
 }
 
-/* d = w b of a warpgroup's rows and all keys, or w^T b of its keys and all rows, from `first` on: w's parts in shared
- * memory. */
+/* Computes d = w b for a warpgroup's rows and all keys, or w^T b for its keys and all rows, from `first` on, with w's
+ * parts in shared memory. */
 template <typename T, int DIM, bool TRANSPOSE>
 DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b, unsigned first)
 {
@@ -111,11 +112,12 @@ DEVICE void multiply_weights(float (&d)[DIM / 2], const uint16_t *w, uint64_t b,
 
 /* ---- two pairs of warpgroups: one for query rows, one for keys --------------------------------------------------- */
 
-/* The first row, or key, of a warpgroup, and of a warp: own_first() and warp_first() within either pair. */
+/* These return the first row, or key, of a warpgroup and of a warp, as own_first() and warp_first() do, but within
+ * either pair. */
 DEVICE unsigned group_first() { return shfl_idx(FULL_WARP, warp() / 4 % 2, 0) * 64; }
 DEVICE unsigned row_first() { return shfl_idx(FULL_WARP, warp() % 8 * 16, 0); }
 
-/* A warp's 16 rows of the CTA's problem, a whole one, DIM features from x on. */
+/* Loads a warp's 16 rows of the CTA's problem, a full one, DIM features from x on. */
 template <int DIM>
 DEVICE void load_whole(uint16_t *to, const row_tensor &t, const backward_params &p, unsigned x = 0)
 {
@@ -123,7 +125,7 @@ DEVICE void load_whole(uint16_t *to, const row_tensor &t, const backward_params 
     load<DIM>(to, t, reinterpret_cast<char *>(rows), DIM, KEYS, true, row_first());
 }
 
-/* Of four lanes, lane i's number j and lane j's number i change places. */
+/* Transposes numbers of four lanes: lane i's number j and lane j's number i change places. */
 DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
 {
     UNROLL for (unsigned by = 1; by < 4; by *= 2)
@@ -136,9 +138,9 @@ DEVICE void transpose_quad(uint32_t (&numbers)[4], unsigned lane)
         }
 }
 
-/* Sums of a warp's 16 rows times a factor, for features from x on of the CTA's problem, a whole one. A lane has two
- * features of every eight; of 32, the four lanes of a row exchange them, so that each stores eight side by side, and a
- * quad 64 bytes of the row. */
+/* Writes sums of a warp's 16 rows times a factor, for features from x on of the CTA's problem, a full one. A lane has
+ * two features of every eight. The four lanes of a row exchange those of 32, so that each stores eight side by side,
+ * and a quad 64 bytes of the row. */
 template <typename T, int DIM>
 DEVICE void write_sums(const row_tensor &t, const backward_params &p, const float (&sums)[DIM / 2], float factor,
                        unsigned x = 0)

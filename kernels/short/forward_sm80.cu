@@ -8,8 +8,8 @@
  *
  * Grid    x: problems, one for each sequence and query head
  * Block   a warp for each 16 rows: 4 warps for one problem of at most 64 rows and keys or two of at most 32, else 8
- * Shared  q, k and v of each problem; cards: where a problem's rows are, found by one lane for all
- * Phases  cards; load q, k and v; for each 64 keys: s = q k^T, softmax, o += p v; write o
+ * Shared  q, k and v of each problem; problem descriptors: where a problem's rows are, found by one lane for all
+ * Phases  problem descriptors; load q, k and v; for each 64 keys: s = q k^T, softmax, o += p v; write o
  *
  * Several CTAs share an SM: some wait for their rows while others compute. shared/online_softmax.h has the arithmetic,
  * that of long/forward_sm80.cu in tiles of 64 keys; kernels/short/short.md the figures, reference/bounds.md section 11
@@ -21,8 +21,8 @@
 
 namespace {
 
-/* What a problem's threads know of it. */
-struct card {
+/* A problem descriptor holds what a problem's threads know of it. */
+struct general_problem {
     sequence s;
     row_pointer q, k, v, o, lse; /* their first rows */
     int64_t b;
@@ -31,22 +31,23 @@ struct card {
     bool is_whole; /* no row or key of the tiles is missing, and no window hides one */
 };
 
-/* MOST rows and keys of a problem. */
+/* A problem has MOST rows and keys. */
 template <int DIMENSIONS, int MOST>
 struct shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST, TILE_K = KEYS < 64 ? KEYS : 64;
     static constexpr int WARPS = KEYS / 16, PROBLEMS = WARPS < 4 ? 4 / WARPS : 1; /* of a problem; of a CTA */
     static constexpr int THREADS = 32 * WARPS * PROBLEMS;
-    /* CTAs of an SM, measured: latency is hidden by more of them, even where a few registers are spilled for that. */
+    /* This many CTAs share an SM, as measured: more of them hide latency, even where a few registers are spilled for
+     * that. */
     static constexpr int NARROW = KEYS <= 32 ? (DIM <= 32 ? 8 : 6) : KEYS <= 64 ? (DIM <= 32 ? 6 : 5) : 2;
     static constexpr int MIN_BLOCKS = DIM <= 64 ? NARROW : KEYS > 64 ? 1 : DIM <= 128 ? 3 : 2;
     static constexpr int NUMBERS = 3 * KEYS * DIM; /* of q, k and v of a problem in shared memory */
-    static constexpr int SHARED_BYTES = PROBLEMS * (NUMBERS * 2 + static_cast<int>(sizeof(card)));
+    static constexpr int SHARED_BYTES = PROBLEMS * (NUMBERS * 2 + static_cast<int>(sizeof(general_problem)));
 };
 
-DEVICE card find_card(const forward_params &p, unsigned problem, int most)
+DEVICE general_problem find_problem(const forward_params &p, unsigned problem, int most)
 {
-    card c = {};
+    general_problem c = {};
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
     c.b = b, c.head = static_cast<int32_t>(head);
     if (b >= p.batch) return c;
@@ -68,8 +69,8 @@ DEVICE row_pointer row_at(row_pointer first, const row_tensor &t, int row)
     return first;
 }
 
-/* Rows from `first` on that no tile holds: past the last in use, they are (0, -inf). By one warp. */
-DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
+/* Writes (0, -inf) to rows from `first` on that no tile holds, as they are past the last in use. One warp does it. */
+DEVICE void write_empty_rows(const forward_params &p, const general_problem &c, int first)
 {
     ROLLED for (int row = first; row < c.s.seqlen_q; ++row) {
         const row_pointer o = row_at(c.o, p.o, row);
@@ -78,9 +79,9 @@ DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
     }
 }
 
-/* q, k and v of a problem to its places in shared memory, by its own threads. */
+/* Loads q, k and v of a problem to its places in shared memory, by its own threads. */
 template <typename shape>
-DEVICE void load_problem(uint16_t *q, const forward_params &p, const card &c, unsigned thread)
+DEVICE void load_problem(uint16_t *q, const forward_params &p, const general_problem &c, unsigned thread)
 {
     constexpr int DIM = shape::DIM, KEYS = shape::KEYS, THREADS = 32 * shape::WARPS;
     uint16_t *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
@@ -90,9 +91,40 @@ DEVICE void load_problem(uint16_t *q, const forward_params &p, const card &c, un
     load_rows<KEYS, DIM, THREADS>(v, c.v, p.v.seqlen * 2, p.v.by_eight != 0, c.s.used_k, thread);
 }
 
-/* What a warp does: rows warp_row .. warp_row + 15 of a problem whose q, k and v are complete. */
+/* The epilogue finds factors of o, and lse, of a lane's rows: o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0,
+ * -inf or the sink) where no key is seen. */
+template <int DIM, bool PLAIN>
+DEVICE void end_rows(row_factors<1> &factor, accumulators<DIM> (&kept)[1], const forward_params &p,
+                     const general_problem &c, const row_references<1> &reference, int32_t lane_row, float sink,
+                     bool is_whole)
+{
+    const sequence &s = c.s;
+    row_pointer lse_of_row = row_at(c.lse, p.lse, lane_row);
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const int32_t row = lane_row + 8 * half;
+        const float sum = sum_of_quad(kept[0].sum[half]);
+        bool is_empty = false;
+        if (!is_whole) {
+            const interval seen = keys_of_row(p, s, row);
+            is_empty = seen.first >= seen.last;
+            if (!PLAIN) {
+                const uint32_t any = kept[0].any[half] | shfl_xor(FULL_WARP, kept[0].any[half], 1);
+                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
+            }
+            clear_empty(kept[0], half, is_empty);
+        }
+        factor[0][half] = is_empty ? 0 : p.dropout_multiplier * rcp_f32(sum);
+        const float empty_lse = row < s.used_q ? sink : -infinity_f32();
+        float lse = is_empty ? empty_lse : (kept[0].max[half] + log2_f32(sum)) * LN_2;
+        if (!PLAIN && !is_empty) lse += reference[0][half];
+        if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0) store_feature(lse_of_row, 0, lse);
+        lse_of_row.data += 8 * p.lse.seqlen * 4;
+    }
+}
+
+/* Computes a warp's rows warp_row .. warp_row + 15 of a problem whose q, k and v are complete. */
 template <typename T, typename shape, bool PLAIN>
-DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int warp_row)
+DEVICE void take_warp_rows(const forward_params &p, const general_problem &c, uint16_t *q, int warp_row)
 {
     constexpr int DIM = shape::DIM, KEYS = shape::KEYS, TILE_K = shape::TILE_K;
     const uint16_t *const k = q + KEYS * DIM, *const v = k + KEYS * DIM;
@@ -119,7 +151,7 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
             score_block<TILE_K> scores[1];
             multiply_q_k<T, DIM>(scores, q, warp_row, k + key * DIM);
             const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
-            bool is_finite = true; /* v, asked where not every row sees all of it */
+            bool is_finite = true; /* whether v is; asked where not every row sees all of it */
             if (PLAIN && contains(keys.all, key, TILE_K)) {
                 softmax_step<false>(kept, scores, factor_of_dot);
             } else {
@@ -137,29 +169,8 @@ DEVICE void take_rows(const forward_params &p, const card &c, uint16_t *q, int w
             else multiply_p_v_seen<T, 2, 16>(kept, scores, v + key * DIM);
         }
     } while (!PLAIN && find_references(reference, kept, p, rule, s, lane_row, sink));
-    /* o = sum p v / sum p, lse = ln 2 (m + log2 sum p); (0, -inf or the sink) where no key is seen. */
     row_factors<1> factor;
-    row_pointer lse_of_row = row_at(c.lse, p.lse, lane_row);
-    UNROLL for (int half = 0; half < 2; ++half) {
-        const int32_t row = lane_row + 8 * half;
-        const float sum = sum_of_quad(kept[0].sum[half]);
-        bool is_empty = false;
-        if (!is_whole) {
-            const interval seen = keys_of_row(p, s, row);
-            is_empty = seen.first >= seen.last;
-            if (!PLAIN) {
-                const uint32_t any = kept[0].any[half] | shfl_xor(FULL_WARP, kept[0].any[half], 1);
-                is_empty = (any | shfl_xor(FULL_WARP, any, 2)) == 0;
-            }
-            clear_empty(kept[0], half, is_empty);
-        }
-        factor[0][half] = is_empty ? 0 : p.dropout_multiplier * rcp_f32(sum);
-        const float empty_lse = row < s.used_q ? sink : -infinity_f32();
-        float lse = is_empty ? empty_lse : (kept[0].max[half] + log2_f32(sum)) * LN_2;
-        if (!PLAIN && !is_empty) lse += reference[0][half];
-        if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0) store_feature(lse_of_row, 0, lse);
-        lse_of_row.data += 8 * p.lse.seqlen * 4;
-    }
+    end_rows<DIM, PLAIN>(factor, kept, p, c, reference, lane_row, sink, is_whole);
     sync_warp(FULL_WARP); /* the warp's rows of q have been read */
     write_o_16<T>(p.o, kept, factor, q + warp_row * DIM, row_at(c.o, p.o, warp_row), s.seqlen_q - warp_row);
     if (warp_row + 16 == KEYS) write_empty_rows(p, c, KEYS);
@@ -171,14 +182,15 @@ KERNEL(shape::THREADS, PLAIN ? shape::MIN_BLOCKS : 1) void short_forward_sm80_ke
     DYNAMIC_SHARED(shared, 16);
     const unsigned place = warp() / shape::WARPS, thread = thread_x() % (32 * shape::WARPS); /* of and in a problem */
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared) + place * shape::NUMBERS;
-    card *const cards = reinterpret_cast<card *>(shared + shape::PROBLEMS * shape::NUMBERS * sizeof(uint16_t));
-    if (thread == 0) cards[place] = find_card(p, block_x() * shape::PROBLEMS + place, shape::KEYS);
+    unsigned char *const after_tiles = shared + shape::PROBLEMS * shape::NUMBERS * sizeof(uint16_t);
+    general_problem *const problems = reinterpret_cast<general_problem *>(after_tiles);
+    if (thread == 0) problems[place] = find_problem(p, block_x() * shape::PROBLEMS + place, shape::KEYS);
     sync_threads();
-    const card &c = cards[place];
+    const general_problem &c = problems[place];
     load_problem<shape>(q, p, c, thread);
     cp_async_wait_all();
     sync_threads(); /* q, k and v are complete */
-    if (c.is_ours) take_rows<T, shape, PLAIN>(p, c, q, static_cast<int>(warp() % shape::WARPS) * 16);
+    if (c.is_ours) take_warp_rows<T, shape, PLAIN>(p, c, q, static_cast<int>(warp() % shape::WARPS) * 16);
 }
 
 template <typename T, int DIM, int KEYS, bool PLAIN>
@@ -202,7 +214,7 @@ int launch_width(const forward_params &p, void *stream)
         if (widest <= 64) return launch<T, 64, KEYS, PLAIN>(p, stream);
         if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
     }
-    return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* of more than 64 rows none is wider */
+    return launch<T, KEYS <= 64 ? 256 : 128, KEYS, PLAIN>(p, stream); /* no problem of more than 64 rows is wider */
 }
 
 /* The maximum of plain scores is c times that of the dot products: c may not be negative. */

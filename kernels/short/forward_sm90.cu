@@ -6,16 +6,16 @@
  * scores that are no more than softmax_scale q . k, softmax_scale >= 0: every row sees every key in use. Of 65 rows or
  * keys and more, heads of bf16 and at most 32 features are short/forward_sm90_scaled.cu's.
  *
- * Grid    x: problems, one for each sequence and query head, or pairs of them; of 32 features CTAs stay, and take one
- *         after the other (own_share). They may come before the launch ahead has ended (grid_wait)
+ * Grid    x: problems, one for each sequence and query head, or pairs of them; at 32 features persistent CTAs take one
+ *         after the other (own_share). They may come before the previous launch has ended (grid_wait)
  * Block   a warpgroup: two problems of at most 32 rows and keys; or one, its rows 0 .. 63, then, if there are any, the
  *         others
- * Shared  q, k and v, as wgmma reads them, twice for CTAs that stay; o in the place of q; cards: where the problems'
- *         rows are, which launches of nothing but whole problems do without
- * Phases  cards; load q, k and v; for each 64 rows: s = q k^T, softmax over all keys, o = p v, write o; all of it once
- *         more, of 128 keys, where the maximum of a row is far above that of the first keys
+ * Shared  q, k and v, as wgmma reads them, twice for persistent CTAs; o in the place of q; problem descriptors: where
+ *         the problems' rows are, which launches of nothing but full problems do without
+ * Phases  problem descriptors; load q, k and v; for each 64 rows: s = q k^T, softmax over all keys, o = p v, write o;
+ *         retry a problem of 128 keys where the maximum of a row is far above that of the first keys
  *
- * CTAs that stay load the next problems' rows while they use these. No phase of the others hides another's latency:
+ * Persistent CTAs load the next problems' rows while they use these. No phase of the others hides another's latency, so
  * several CTAs share an SM. p has two parts of 16 bits, as in short/forward_sm80.cu. kernels/short/short.md has the
  * figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/short/forward_sm90.h"
@@ -24,7 +24,7 @@ namespace {
 
 enum { THREADS = 128 };
 
-/* CTAs of an SM: as many as registers or shared memory allow. */
+/* This many CTAs fit on an SM: as many as registers or shared memory allow. */
 template <typename shape>
 constexpr int MIN_BLOCKS = shape::DIM > 128 ? 2
                            : shape::DIM > 64 ? (shape::KEYS > 64 ? 2 : shape::KEYS > 32 ? 3 : 4)
@@ -32,19 +32,19 @@ constexpr int MIN_BLOCKS = shape::DIM > 128 ? 2
                            : shape::KEYS > 32 ? (shape::DIM <= 32 ? 6 : 5)
                                               : (shape::DIM <= 32 ? 6 : 4);
 
-/* Places for q, k and v: in the second, the next problems' are loaded. */
+/* There are this many pipeline stages for q, k and v: with two, the next problems' rows are loaded into the second. */
 template <typename shape>
 constexpr unsigned STAGES = shape::DIM <= 32 ? 2 : 1;
 
-/* Of many whole items, those of a CTA that stays: as few as hide loads, where memory is waited for. */
+/* A persistent CTA takes this many of many full items: where memory is what it waits for, as few as hide loads. */
 template <typename shape>
 constexpr int64_t ROUNDS = shape::KEYS > 64 ? ALL_ROUNDS : 2;
 
-/* Features of a product with p: for two problems at once, not all of many have registers. */
+/* A product with p takes this many features: if it has two problems at once, registers are short for all of many. */
 template <typename shape>
 constexpr int FEATURES = shape::PROBLEMS == 2 && shape::DIM > 64 ? shape::DIM / 2 : shape::DIM;
 
-/* Of what a lane has of a product of all rows and both problems: its own problem's part. */
+/* Takes, from what a lane has of a product of all rows and both problems, its own problem's part. */
 template <typename shape, int COUNT>
 DEVICE void take_own(float (&own)[COUNT / shape::PROBLEMS], const float (&all)[COUNT])
 {
@@ -55,10 +55,11 @@ DEVICE void take_own(float (&own)[COUNT / shape::PROBLEMS], const float (&all)[C
     }
 }
 
-/* Rows first .. first + 63 of the tile of q, which is complete, as k and v are. c: of the warp's problem. WHOLE: all of
- * the CTA's are. is_near: as find_weights has it; false comes back if that was wrong. */
+/* Computes rows first .. first + 63 of the tile of q, which is complete, as k and v are. c describes the warp's
+ * problem. WHOLE says that all of the CTA's problems are full. is_near is as in find_softmax_weights; false comes back
+ * if that was wrong. */
 template <typename T, typename shape, bool WHOLE>
-DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int first, bool is_near)
+DEVICE bool take_warpgroup_rows(const forward_params &p, const forward_problem &c, uint16_t *q, int first, bool is_near)
 {
     constexpr int DIM = shape::DIM, KEYS = shape::KEYS, PROBLEMS = shape::PROBLEMS, N = FEATURES<shape>;
     const uint16_t *const k = q + shape::TILE * DIM, *const v = k + shape::TILE * DIM;
@@ -72,9 +73,9 @@ DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int f
                                          descriptor<shape>(k));
     wait_for<0>(s_of_all);
     take_own<shape>(s, s_of_all);
-    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
+    const row_sums sums = find_softmax_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
     split_weights<T>(parts, s);
-    /* o = sum p v / sum p */
+    /* o is sum p v / sum p: this is sum p of both rows. */
     float sum[2];
     ROLLED for (unsigned x = 0; x < DIM; x += N) {
         float o_of_all[PROBLEMS][N / 2] = {};
@@ -97,57 +98,60 @@ DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     return !is_near || (sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT);
 }
 
-/* Until what this thread loads is there; with the barrier after it, all tiles are, and wgmma may read them. */
+/* Waits until what this thread loads is there; after the next barrier all tiles are, and wgmma may read them. */
 DEVICE void wait_for_tiles()
 {
     cp_async_wait_all();
     fence_proxy_async_shared();
 }
 
-/* Of problems whose tiles are complete, the warp's. Whether its weights are right: always, unless is_near. */
+/* Computes the warp's problem, among those whose tiles are complete. Returns whether its weights are right: they always
+ * are, unless is_near. */
 template <typename T, typename shape, bool WHOLE>
-DEVICE bool take_problem(const forward_params &p, const card &c, uint16_t *q, bool is_near)
+DEVICE bool take_problem(const forward_params &p, const forward_problem &c, uint16_t *q, bool is_near)
 {
     constexpr int WARPS = THREADS / 32 / shape::PROBLEMS; /* of a problem */
     const int used_q = WHOLE ? shape::KEYS : c.used_q;
     bool is_right = true;
     int row = 0;
     ROLLED for (; row < shape::KEYS && (shape::PROBLEMS > 1 || row < used_q); row += ROWS)
-        is_right &= take_rows<T, shape, WHOLE>(p, c, q, row, is_near);
+        is_right &= take_warpgroup_rows<T, shape, WHOLE>(p, c, q, row, is_near);
     if (!WHOLE) write_empty_rows<WARPS>(p, c, row < shape::KEYS ? row : shape::KEYS);
     return is_right;
 }
 
-/* Whether one of an item's problems is this launch's. */
+/* Returns whether one of an item's problems is this launch's. */
 template <unsigned PROBLEMS>
-DEVICE bool are_ours(const card (&cards)[PROBLEMS])
+DEVICE bool are_ours(const forward_problem (&problems)[PROBLEMS])
 {
-    return cards[0].is_ours || cards[PROBLEMS - 1].is_ours;
+    return problems[0].is_ours || problems[PROBLEMS - 1].is_ours;
 }
 
-/* Cards of a round: for each stage PROBLEMS neighbouring ones, `step` after those of the stage before. By one warp. */
+/* Finds the problem descriptors of a round: for each stage PROBLEMS neighbouring ones, `step` after those of the stage
+ * before. One warp does it. */
 template <typename shape>
-DEVICE void find_cards(card (*cards)[shape::PROBLEMS], const forward_params &p, unsigned first, unsigned step)
+DEVICE void find_problems(forward_problem (*problems)[shape::PROBLEMS], const forward_params &p, unsigned first,
+                          unsigned step)
 {
-    constexpr unsigned LANES = 8, PROBLEMS = shape::PROBLEMS; /* of a card: at least one for each tensor */
+    constexpr unsigned LANES = 8, PROBLEMS = shape::PROBLEMS; /* of a descriptor: at least one for each tensor */
     const unsigned item = lane() / LANES / PROBLEMS, n = lane() / LANES % PROBLEMS;
-    if (item < STAGES<shape>) find_card<shape>(p, first + item * step + n, cards[item][n], lane() % LANES);
+    if (item < STAGES<shape>) find_problem<shape>(p, first + item * step + n, problems[item][n], lane() % LANES);
 }
 
 template <typename shape>
 struct shared_memory {
     uint16_t tiles[STAGES<shape>][3 * shape::TILE * shape::DIM]; /* q, k and v of an item, and of the next */
-    card cards[2 * STAGES<shape>][shape::PROBLEMS];              /* of a round, and of the next */
+    forward_problem problems[2 * STAGES<shape>][shape::PROBLEMS];              /* of a round, and of the next */
     bool is_right[2][THREADS / 32];                              /* of an item, and of the next, by warp */
 };
 
-/* Item after item: a problem, or a pair of them. ALL_WHOLE: nothing but whole problems is asked for, in full pairs, so
- * that every thread finds by itself where their rows are. */
+/* Takes item after item: a problem, or a pair of them. ALL_WHOLE says that there are only full problems, in full pairs,
+ * so that every thread finds by itself where their rows are. */
 template <typename T, typename shape, bool ALL_WHOLE>
 KERNEL(THREADS, MIN_BLOCKS<shape>)
 void short_forward_sm90_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
 {
-    constexpr unsigned PROBLEMS = shape::PROBLEMS, PLACES = STAGES<shape>, CARDS = 2 * PLACES;
+    constexpr unsigned PROBLEMS = shape::PROBLEMS, PLACES = STAGES<shape>, SLOTS = 2 * PLACES;
     constexpr bool MAY_BE_NEAR = shape::KEYS == MOST_KEYS;
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     shared_memory<shape> &m = *reinterpret_cast<shared_memory<shape> *>(shared);
@@ -157,23 +161,23 @@ void short_forward_sm90_kernel(const GRID_CONSTANT forward_params p, const work 
     const unsigned step = own.step * PROBLEMS, end = own.end * PROBLEMS;
     unsigned first = own.first * PROBLEMS;
     if (ALL_WHOLE) {
-        load_tiles<shape, THREADS>(m.tiles[0], p, whole_card<shape>(p, first + place), true);
+        load_tiles<shape, THREADS>(m.tiles[0], p, full_problem<shape>(p, first + place), true);
     } else {
-        if (warp() == 0) find_cards<shape>(m.cards, p, first, step);
-        sync_threads(); /* the first cards are there */
-        load_tiles<shape, THREADS>(m.tiles[0], p, m.cards[0][place], are_ours(m.cards[0]));
+        if (warp() == 0) find_problems<shape>(m.problems, p, first, step);
+        sync_threads(); /* the first problem descriptors are there */
+        load_tiles<shape, THREADS>(m.tiles[0], p, m.problems[0][place], are_ours(m.problems[0]));
     }
     ROLLED for (unsigned n = 0;;) {
         uint16_t *const other_tiles = m.tiles[(n + 1) % PLACES];
         wait_for_tiles();
-        sync_threads(); /* the tiles are complete; the next cards, too; the last item is done with */
-        /* By the maxima of all keys. o took the place of q: all is loaded again. */
+        sync_threads(); /* the tiles are complete; the next problem descriptors, too; the last item is done with */
+        /* A retry goes by the maxima of all keys. o took the place of q, so all is loaded again. */
         const bool is_again = MAY_BE_NEAR && n > 0 && !are_all(m.is_right[(n - 1) % 2]);
         const unsigned item = is_again ? n - 1 : n, problem = is_again ? first - step : first;
-        const card (&cards)[PROBLEMS] = m.cards[item % CARDS];
+        const forward_problem (&problems)[PROBLEMS] = m.problems[item % SLOTS];
         if (is_again) {
-            if (ALL_WHOLE) load_tiles<shape, THREADS>(other_tiles, p, whole_card<shape>(p, problem), true);
-            else load_tiles<shape, THREADS>(other_tiles, p, cards[0], true);
+            if (ALL_WHOLE) load_tiles<shape, THREADS>(other_tiles, p, full_problem<shape>(p, problem), true);
+            else load_tiles<shape, THREADS>(other_tiles, p, problems[0], true);
             wait_for_tiles();
             sync_threads();
         } else if (first >= end) {
@@ -184,19 +188,19 @@ void short_forward_sm90_kernel(const GRID_CONSTANT forward_params p, const work 
         uint16_t *const tiles = m.tiles[item % PLACES];
         bool is_right = true;
         if (ALL_WHOLE) {
-            if (loads) load_tiles<shape, THREADS>(other_tiles, p, whole_card<shape>(p, first + step + place), true);
-            is_right = take_problem<T, shape, true>(p, whole_card<shape>(p, problem + place), tiles,
+            if (loads) load_tiles<shape, THREADS>(other_tiles, p, full_problem<shape>(p, first + step + place), true);
+            is_right = take_problem<T, shape, true>(p, full_problem<shape>(p, problem + place), tiles,
                                                     MAY_BE_NEAR && !is_again);
         } else {
-            const card (&next)[PROBLEMS] = m.cards[(n + 1) % CARDS];
+            const forward_problem (&next)[PROBLEMS] = m.problems[(n + 1) % SLOTS];
             if (loads) load_tiles<shape, THREADS>(other_tiles, p, next[place], are_ours(next));
             if (loads && n % PLACES == 0 && warp() == 0)
-                find_cards<shape>(&m.cards[(n + PLACES) % CARDS], p, first + PLACES * step, step);
-            const card &c = cards[place];
+                find_problems<shape>(&m.problems[(n + PLACES) % SLOTS], p, first + PLACES * step, step);
+            const forward_problem &c = problems[place];
             const bool is_near = MAY_BE_NEAR && !is_again && c.used_k == shape::KEYS;
-            if (cards[0].is_whole && cards[PROBLEMS - 1].is_whole)
+            if (problems[0].is_whole && problems[PROBLEMS - 1].is_whole)
                 is_right = take_problem<T, shape, true>(p, c, tiles, is_near);
-            else if (are_ours(cards))
+            else if (are_ours(problems))
                 is_right = take_problem<T, shape, false>(p, c, tiles, is_near);
         }
         if (MAY_BE_NEAR) {
@@ -229,7 +233,7 @@ int launch_length(const forward_params &p, void *stream)
 {
     const int longest = longest_of(p);
     if (longest <= 32) return launch<T, DIM, 32>(p, stream);
-    if constexpr (DIM > 32 || IS_F16<T>) /* others are short_forward_sm90_scaled's */
+    if constexpr (DIM > 32 || IS_F16<T>) /* the others are short_forward_sm90_scaled's */
         if (longest > 64) return launch<T, DIM, 128>(p, stream);
     return launch<T, DIM, 64>(p, stream);
 }

@@ -1,13 +1,13 @@
-/* forward_sm90.h - what the forward kernels of whole short sequences on Hopper share: cards, loads, the softmax of all
- * keys at once, outputs. */
+/* forward_sm90.h - what the forward kernels of whole short sequences on Hopper share: problem descriptors, loads, the
+ * softmax of all keys at once, outputs. */
 #ifndef ATTEST_KERNELS_SHORT_FORWARD_SM90_H
 #define ATTEST_KERNELS_SHORT_FORWARD_SM90_H
 
 #include "kernels/shared/wgmma_tiles.h"
 #include "kernels/shared/params.h"
 
-/* What a problem's threads know of it. */
-struct card {
+/* A problem descriptor holds what a problem's threads know of it. */
+struct forward_problem {
     char *rows[5]; /* the first ones, in the order of their tensors in forward_params */
     int32_t seqlen_q, used_q, used_k;
     bool is_ours;
@@ -16,9 +16,9 @@ struct card {
 enum { Q, K, V, O, LSE };
 static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE * sizeof(row_tensor), "in order");
 
-/* By a lane for each tensor, of which this is one. */
+/* Finds a problem descriptor, by a lane for each tensor: this is the lane of `tensor`. */
 template <typename shape>
-DEVICE void find_card(const forward_params &p, unsigned problem, card &c, unsigned tensor = lane())
+DEVICE void find_problem(const forward_params &p, unsigned problem, forward_problem &c, unsigned tensor = lane())
 {
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
     if (b >= p.batch) { /* past the last */
@@ -44,13 +44,13 @@ DEVICE void find_card(const forward_params &p, unsigned problem, card &c, unsign
     }
 }
 
-/* The same of a problem that is whole, and this launch's. Not for shared memory: of its rows, what is not asked for is
- * not found. */
+/* Returns the descriptor of a problem that is full and this launch's. It must not be put in shared memory: as long as
+ * it is in registers, addresses of rows that nobody asks for are never computed. */
 template <typename shape>
-DEVICE card whole_card(const forward_params &p, unsigned problem)
+DEVICE forward_problem full_problem(const forward_params &p, unsigned problem)
 {
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
-    card c = {{}, shape::KEYS, shape::KEYS, shape::KEYS, true, true};
+    forward_problem c = {{}, shape::KEYS, shape::KEYS, shape::KEYS, true, true};
     UNROLL for (int n = 0; n <= LSE; ++n) {
         const row_tensor &t = (&p.q)[n];
         const unsigned of = n == K || n == V ? quotient(head, p.by_group) : head;
@@ -59,8 +59,8 @@ DEVICE card whole_card(const forward_params &p, unsigned problem)
     return c;
 }
 
-/* On the host. Whether all problems are whole, and are in full pairs where they come in pairs. All are this launch's
- * then: sequences of one length have one kernel. */
+/* Returns whether all problems are full, and are in full pairs where they come in pairs. All of them are this launch's
+ * then: sequences of one length have one kernel. Runs on the host. */
 template <typename shape>
 static inline bool are_whole(const forward_params &p)
 {
@@ -70,14 +70,14 @@ static inline bool are_whole(const forward_params &p)
            p.batch * p.num_heads_q % shape::PROBLEMS == 0;
 }
 
-/* q, k and v of a CTA's problems, one after the other, each thread its part of one, c's. is_ours: one of them is this
- * launch's. */
+/* Loads q, k and v of a CTA's problems, one after the other, each thread its part of one, which c describes. is_ours
+ * says that one of them is this launch's. */
 template <typename shape, int THREADS>
-DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card &c, bool is_ours)
+DEVICE void load_tiles(uint16_t *q, const forward_params &p, const forward_problem &c, bool is_ours)
 {
     uint16_t *const k = q + shape::TILE * shape::DIM, *const v = k + shape::TILE * shape::DIM;
     if (c.is_whole) {
-        const char *const rows_k = c.rows[K], *const rows_v = c.rows[V]; /* now: copies may not be passed by reads */
+        const char *const rows_k = c.rows[K], *const rows_v = c.rows[V]; /* read here, as no read may pass a copy */
         load_whole_operand<shape, THREADS>(q, p.q, c.rows[Q], thread_x());
         load_whole_operand<shape, THREADS>(k, p.k, rows_k, thread_x());
         load_whole_operand<shape, THREADS>(v, p.v, rows_v, thread_x());
@@ -89,7 +89,7 @@ DEVICE void load_tiles(uint16_t *q, const forward_params &p, const card &c, bool
     cp_async_commit();
 }
 
-/* -inf in place of the scores of keys from `used` on, which are of no key. */
+/* Puts -inf in place of the scores from `used` on, which belong to no key. */
 template <int KEYS>
 DEVICE void hide_keys(float (&s)[KEYS / 2], int used)
 {
@@ -98,30 +98,30 @@ DEVICE void hide_keys(float (&s)[KEYS / 2], int used)
         if (n / 4 * 8 + n % 2 >= left) s[n] = -infinity_f32();
 }
 
-/* Of rows g and g + 8: m in base 2, and a lane's part of the sum of their weights. */
+/* Holds, for rows g and g + 8, m in base 2 and a lane's part of the sum of their weights. */
 struct row_sums {
     float max[2], sum[2];
 };
 
 /* A row of 128 keys need not know its maximum: that of the first 16 keys is as good, as long as the sum of all weights
- * is at most MOST_WEIGHT. Where it is more, or NaN, as with infinite scores, a problem is taken once more. */
+ * is at most MOST_WEIGHT. Where it is more, or NaN, as with infinite scores, a problem is retried. */
 enum { NEAR_KEYS = 16, MOST_KEYS = 128 };
 constexpr float MOST_WEIGHT = 0x1p15f;
 
-/* Scores times c to weights 2^(c s - m), m the row's maximum: of `used` keys, 0 of the others. is_near: m is that of
- * the first NEAR_KEYS keys; none is missing then. */
+/* Turns scores times c into weights 2^(c s - m), where m is the row's maximum, of `used` keys; the others' weights are
+ * 0. is_near says that m is the maximum of the first NEAR_KEYS keys; none is missing then. */
 template <int KEYS>
-DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
+DEVICE row_sums find_softmax_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
 {
     row_sums out;
     if (used < KEYS) {
-        if (c == 0) { /* against 0 times -inf of what is hidden: 0 times the others here, NaN of an infinity */
+        if (c == 0) { /* avoids 0 times -inf of hidden scores: the others give 0, an infinity NaN */
             UNROLL for (int n = 0; n < KEYS / 2; ++n) s[n] *= 0;
             c = 1;
         }
         hide_keys<KEYS>(s, used);
     }
-    float max[2] = {max_f32(s[0], s[1]), max_f32(s[2], s[3])}; /* passes a NaN by: it reaches the sum */
+    float max[2] = {max_f32(s[0], s[1]), max_f32(s[2], s[3])}; /* ignores a NaN, which reaches the sum */
     UNROLL for (int n = 4; n < NEAR_KEYS / 2; n += 2)
         max[n / 2 % 2] = max_f32(max[n / 2 % 2], max_f32(s[n], s[n + 1]));
     if (!is_near)
@@ -129,7 +129,7 @@ DEVICE row_sums find_weights(float (&s)[KEYS / 2], float c, int used, bool is_ne
             max[n / 2 % 2] = max_f32(max[n / 2 % 2], max_f32(s[n], s[n + 1]));
     UNROLL for (int half = 0; half < 2; ++half) {
         const float m = c * max_of_quad(max[half]);
-        /* against -inf - -inf; and the weight of +inf is inf, beside which no other counts */
+        /* This avoids -inf - -inf; and the weight of +inf is inf, beside which no other counts. */
         out.max[half] = !is_near && (m == -infinity_f32() || m == infinity_f32()) ? 0 : m;
     }
     UNROLL for (int half = 0; half < 2; ++half) {
@@ -152,17 +152,18 @@ DEVICE bool are_all(const bool (&facts)[COUNT])
     return out;
 }
 
-/* Of a warp's 16 rows of o, a lane's first: it stores rows lane / CHUNKS, + STEP ..., eight features each. */
+/* Returns a lane's first of a warp's 16 rows of o: the lane stores rows lane / CHUNKS, + STEP ..., eight features
+ * each. */
 template <int DIM>
-DEVICE row_pointer first_row_of_o(const forward_params &p, const card &c, unsigned warp_row)
+DEVICE row_pointer first_row_of_o(const forward_params &p, const forward_problem &c, unsigned warp_row)
 {
     const int64_t row = warp_row + lane() / CHUNKS<DIM>;
     return {c.rows[O] + row * p.o.seqlen * 2, p.o.dtype, p.o.by_four, p.head_dim_v};
 }
 
-/* lse = ln 2 (m + log2 sum p) of a warp's rows, from warp_row on, of which `rows` are in memory, and those from `seen`
- * on see no key: of row lane / 4 by the first of four lanes, of the eighth after it by the second. */
-DEVICE void write_lse(const forward_params &p, const card &c, unsigned warp_row, const row_sums &sums,
+/* Writes lse = ln 2 (m + log2 sum p) of a warp's rows, from warp_row on, of which `rows` are in memory, while those
+ * from `seen` on see no key. The first of four lanes writes row lane / 4, the second the eighth row after it. */
+DEVICE void write_lse(const forward_params &p, const forward_problem &c, unsigned warp_row, const row_sums &sums,
                       const float (&sum)[2], int rows, int seen)
 {
     const int half = lane() % 4 == 0 ? 0 : 1, row = static_cast<int>(lane() / 4) + 8 * half;
@@ -172,9 +173,10 @@ DEVICE void write_lse(const forward_params &p, const card &c, unsigned warp_row,
         row < seen ? one_nan_f32(lse) : -infinity_f32();
 }
 
-/* Rows from `first` on that no product has: past the last in use, they are (0, -inf). By WARPS neighbouring ones. */
+/* Writes (0, -inf) to rows from `first` on that no product has, as they are past the last in use. WARPS neighbouring
+ * warps share the work. */
 template <unsigned WARPS>
-DEVICE void write_empty_rows(const forward_params &p, const card &c, int first)
+DEVICE void write_empty_rows(const forward_params &p, const forward_problem &c, int first)
 {
     ROLLED for (int row = first + static_cast<int>(warp() % WARPS); row < c.seqlen_q; row += WARPS) {
         uint16_t *const o = reinterpret_cast<uint16_t *>(c.rows[O] + row * p.o.seqlen * 2);

@@ -5,65 +5,68 @@
  * Takes what short/forward_sm90.cu does of 65 .. 128 rows or keys, of heads of 129 .. 256 features: the numbers are
  * computed as there, with the maximum of all keys.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and query head, after the other (own_share), few where
- *         there are many whole ones. They may come before the launch ahead has ended (grid_wait)
- * Block   three warpgroups: rows 0 .. 63 of a problem, rows 64 .. 127, and one that loads: two warps q and k, two v
- * Shared  q, k and v, as wgmma reads them; o on its way out; cards: where problems' rows are, which launches of nothing
- *         but whole problems do without
+ * Grid    x: persistent CTAs; each takes one problem, a sequence and query head, after the other (own_share), few where
+ *         there are many full ones. They may come before the previous launch has ended (grid_wait)
+ * Block   three warpgroups: consumers of rows 0 .. 63 and 64 .. 127, and a producer: two warps load q and k, two v
+ * Shared  q, k and v, as wgmma reads them; o on its way out; problem descriptors: where problems' rows are, which
+ *         launches of nothing but full problems do without
  * Phases  of rows: s = q k^T of half of the features when those are there, then of the rest; give q and k back;
  *         softmax; wait for v; o = p v, half of its features, then the rest, while the first half is written; give v
  *         back
  *
- * Of s the second warpgroup asks for its products when the first has, which finds its weights meanwhile. What is given
- * back is loaded again, for the next problem, while rows go on with the rest: memory never waits. Else all that threads
- * wait for from problem to problem is an mbarrier's; two that follow one another have its two phases.
- * kernels/short/short.md has the figures. */
+ * The second warpgroup of rows asks for the products of s after the first has asked, so that the first finds its
+ * weights while the second's products run. Places that consumers give back are loaded for the next problem while they
+ * go on with the rest, so that memory never waits. All other waiting from problem to problem is on mbarriers, whose two
+ * phases belong to two problems in a row. kernels/short/short.md has the figures. */
 #include "kernels/short/forward_sm90.h"
 
 namespace {
 
-/* Threads: first those of rows, then those that load. Registers are theirs in turn: 64512 of an SM's 65536. */
+/* The first threads are consumers, which compute rows; the others are producers, which load. Registers are divided
+ * among them accordingly: 64512 of an SM's 65536. */
 enum { THREADS = 384, LOADERS = 64, FIRST_OF_Q = 256, FIRST_OF_V = FIRST_OF_Q + LOADERS, FINDER = FIRST_OF_Q / 32 };
 enum { REGISTERS_OF_ROWS = 224, REGISTERS_OF_LOADS = 56 };
 
 enum { DIM = 256, KEYS = 128 };
 using operand = short_shape<DIM, KEYS>;
 
-/* Problems of a CTA, of many whole ones: with fewer, more loads are a CTA's first, which rows wait for; with more, CTAs
- * drift farther apart. Where cards must be found, a CTA's beginning costs too much: it stays. */
+/* A CTA takes this many of many full problems: with fewer, more loads are a CTA's first, for which rows wait; with
+ * more, CTAs drift farther apart. Where problem descriptors must be found, a CTA costs too much to begin, and is
+ * persistent. */
 constexpr int64_t ROUNDS = 3;
 
-/* Named barriers. */
+/* These are the named barriers. */
 enum {
-    Q_K_ASKED = 1, /* of a CTA's first problem */
+    Q_K_ASKED = 1, /* those of a CTA's first problem are */
     TURN_OF_ROWS   /* rows 0 .. 63 have asked for their scores */
 };
 
-/* Features of q and k that are waited for at once, and of o that are on their way out. */
+/* This many features of q and k are waited for at once, and as many of o are on their way out. */
 enum { HALF_DIM = 128, HALVES = DIM / HALF_DIM };
 using half = short_shape<HALF_DIM, KEYS>;
 
-/* Problem n of a CTA has card n % CARDS. It is found when q and k of problem n - 1 are on their way: then rows may
- * still have that of problem n - 2. */
-enum { CARDS = 3 };
+/* Problem n of a CTA has problem descriptor n % SLOTS. It is found when q and k of problem n - 1 are on their way: then
+ * rows may still use that of problem n - 2. */
+enum { SLOTS = 3 };
 
 struct shared_memory {
     uint16_t q[KEYS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[KEYS * HALF_DIM];
-    card cards[CARDS];               /* is_ours: there is such a problem */
+    forward_problem problems[SLOTS];               /* is_ours: there is such a problem */
     mbarrier q_full[HALVES], q_free; /* of q and k; a phase of each for every problem */
     mbarrier v_full, v_free;
 };
 
-/* What is past a row's end is zero for all problems: it is never written again. */
+/* Clears all operands: what is past a row's end is zero for all problems, and never written again. */
 DEVICE void clear(shared_memory &m)
 {
     sixteen_bytes *const pieces = reinterpret_cast<sixteen_bytes *>(&m); /* q, k and v come first */
     ROLLED for (unsigned n = thread_x(); n < 3 * KEYS * DIM / 8; n += THREADS) store_16(&pieces[n], sixteen_bytes{});
 }
 
-/* WIDTH features of the first `count` rows, which have `length` left, the other rows being zero; by LOADERS, this one's
- * place among whom is `thread`. Copies are asynchronous. is_whole: none of the tile's rows and features is missing, and
- * all are aligned; a warp copies all of a row's at once then, as memory likes them best. */
+/* Loads WIDTH features of the first `count` rows, which have `length` left; the other rows become zero. LOADERS threads
+ * share the work, and this is number `thread`. Copies are asynchronous. is_whole says that none of the tile's rows and
+ * features is missing, and that all are aligned; a warp copies all of a row's features at once then, as memory likes
+ * them best. */
 template <int WIDTH>
 DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int count, bool is_whole, unsigned thread)
 {
@@ -85,16 +88,16 @@ DEVICE void load(uint16_t *to, const row_tensor &t, char *rows, int length, int 
     }
 }
 
-/* By a warp, of what its lanes did before. */
+/* Arrives for a warp, once its lanes have done what came before. */
 DEVICE void arrive(mbarrier &b)
 {
     sync_warp(FULL_WARP);
     if (lane() == 0) mbarrier_arrive(&b);
 }
 
-/* The card of this launch's first problem among the CTA's from `next` on, and what comes after it to `next`. By one
- * warp, which asks 32 problems at once whose they are. */
-DEVICE void find_next_card(const forward_params &p, const work &by_ctas, unsigned &next, card &c)
+/* Finds the problem descriptor of this launch's first problem among the CTA's from `next` on, and sets `next` to what
+ * comes after it. One warp does it, and asks 32 problems at once whose they are. */
+DEVICE void find_next_problem(const forward_params &p, const work &by_ctas, unsigned &next, forward_problem &c)
 {
     const share own = own_share(by_ctas);
     uint32_t ours = 0; /* bit n: problem next + n step is */
@@ -109,26 +112,26 @@ DEVICE void find_next_card(const forward_params &p, const work &by_ctas, unsigne
         return;
     }
     ROLLED for (; (ours & 1) == 0; ours >>= 1) next += own.step;
-    find_card<operand>(p, next, c);
+    find_problem<operand>(p, next, c);
     next += own.step;
 }
 
-/* Whether a CTA has a problem n. ALL_WHOLE: nothing but whole problems is asked for, so that every thread finds by
- * itself where their rows are, and there are no cards. */
+/* Returns whether a CTA has a problem n. ALL_WHOLE says that there are only full problems, so that every thread finds
+ * by itself where their rows are, and there are no problem descriptors. */
 template <bool ALL_WHOLE>
 DEVICE bool has_problem(const shared_memory &m, const share &own, unsigned n)
 {
-    return ALL_WHOLE ? own.first + n * own.step < own.end : m.cards[n % CARDS].is_ours;
+    return ALL_WHOLE ? own.first + n * own.step < own.end : m.problems[n % SLOTS].is_ours;
 }
 
-/* Its card, if that is not in shared memory. */
+/* Returns its problem descriptor, if that is not in shared memory. */
 template <bool ALL_WHOLE>
-DEVICE card found_card(const forward_params &p, const share &own, unsigned n)
+DEVICE forward_problem found_problem(const forward_params &p, const share &own, unsigned n)
 {
-    return ALL_WHOLE ? whole_card<operand>(p, own.first + n * own.step) : card{};
+    return ALL_WHOLE ? full_problem<operand>(p, own.first + n * own.step) : forward_problem{};
 }
 
-/* q and k of problem after problem. The first warp finds their cards. */
+/* This is the producer of q and k, for problem after problem. Its first warp finds their problem descriptors. */
 template <bool ALL_WHOLE>
 DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory &m, unsigned next)
 {
@@ -136,7 +139,8 @@ DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory
     ROLLED for (unsigned n = 0;; ++n) {
         mbarrier_wait(&m.q_free, (n + 1) % 2);
         if (!has_problem<ALL_WHOLE>(m, own, n)) return;
-        const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
+        const forward_problem found = found_problem<ALL_WHOLE>(p, own, n);
+        const forward_problem &c = ALL_WHOLE ? found : m.problems[n % SLOTS];
         ROLLED for (int x = 0; x < DIM; x += HALF_DIM) {
             const int length = p.head_dim - x;
             const unsigned thread = thread_x() - FIRST_OF_Q;
@@ -151,14 +155,14 @@ DEVICE void load_q_k(const forward_params &p, const work &by_ctas, shared_memory
         cp_async_wait<1>();
         fence_proxy_async_shared();
         arrive(m.q_full[0]);
-        if (!ALL_WHOLE && warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[(n + 1) % CARDS]);
+        if (!ALL_WHOLE && warp() == FINDER) find_next_problem(p, by_ctas, next, m.problems[(n + 1) % SLOTS]);
         cp_async_wait_all();
         fence_proxy_async_shared();
-        arrive(m.q_full[1]); /* with the next card */
+        arrive(m.q_full[1]); /* with the next problem descriptor */
     }
 }
 
-/* A CTA's first v is asked for behind q and k, which are waited for first. */
+/* This is the producer of v. A CTA's first v is asked for behind q and k, which are waited for first. */
 template <bool ALL_WHOLE>
 DEVICE void load_v(const forward_params &p, const work &by_ctas, shared_memory &m)
 {
@@ -167,7 +171,8 @@ DEVICE void load_v(const forward_params &p, const work &by_ctas, shared_memory &
     ROLLED for (unsigned n = 0;; ++n) {
         mbarrier_wait(&m.v_free, (n + 1) % 2);
         if (!has_problem<ALL_WHOLE>(m, own, n)) return;
-        const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
+        const forward_problem found = found_problem<ALL_WHOLE>(p, own, n);
+        const forward_problem &c = ALL_WHOLE ? found : m.problems[n % SLOTS];
         load<DIM>(m.v, p.v, c.rows[V], p.head_dim_v, c.used_k, c.is_whole, thread_x() - FIRST_OF_V);
         cp_async_wait_all();
         fence_proxy_async_shared();
@@ -175,9 +180,9 @@ DEVICE void load_v(const forward_params &p, const work &by_ctas, shared_memory &
     }
 }
 
-/* The 64 rows of this warpgroup, of which some are in memory. */
+/* Computes the 64 rows of this warpgroup, of which some are in memory. */
 template <typename T>
-DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, unsigned parity)
+DEVICE void take_consumer_rows(const forward_params &p, shared_memory &m, const forward_problem &c, unsigned parity)
 {
     const unsigned warp_row = warp() * 16, first = warp_row / ROWS * ROWS;
     const int seen = (c.used_k > 0 ? c.used_q : 0) - static_cast<int>(warp_row); /* of the warp's */
@@ -193,7 +198,7 @@ DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, 
     if (first == 0 && c.seqlen_q > ROWS) named_barrier_arrive(TURN_OF_ROWS, FIRST_OF_Q);
     wait_for<0>(s);
     arrive(m.q_free);
-    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, c.used_k, false);
+    const row_sums sums = find_softmax_weights<KEYS>(s, p.softmax_scale * LOG2_E, c.used_k, false);
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
     const float factor[2] = {rcp_f32(sum[0]), rcp_f32(sum[1])}; /* o = sum p v / sum p */
     split_weights<T>(parts, s);
@@ -219,7 +224,7 @@ DEVICE void take_rows(const forward_params &p, shared_memory &m, const card &c, 
     }
 }
 
-/* Rows first .. first + 63 of a problem after the other. */
+/* This is a consumer, which computes rows first .. first + 63 of one problem after the other. */
 template <typename T, bool ALL_WHOLE>
 DEVICE void take_problems(const forward_params &p, const work &by_ctas, shared_memory &m)
 {
@@ -227,10 +232,11 @@ DEVICE void take_problems(const forward_params &p, const work &by_ctas, shared_m
     const int first = static_cast<int>(warp() * 16 / ROWS * ROWS);
     ROLLED for (unsigned n = 0;; ++n) {
         if (!has_problem<ALL_WHOLE>(m, own, n)) return;
-        const card found = found_card<ALL_WHOLE>(p, own, n), &c = ALL_WHOLE ? found : m.cards[n % CARDS];
+        const forward_problem found = found_problem<ALL_WHOLE>(p, own, n);
+        const forward_problem &c = ALL_WHOLE ? found : m.problems[n % SLOTS];
         const unsigned parity = n % 2;
         if (first < c.seqlen_q) {
-            take_rows<T>(p, m, c, parity);
+            take_consumer_rows<T>(p, m, c, parity);
             if (!ALL_WHOLE) write_empty_rows<FINDER>(p, c, KEYS);
         } else { /* q, k and v are the others' */
             UNROLL for (mbarrier &full : m.q_full) mbarrier_wait(&full, parity);
@@ -248,7 +254,7 @@ KERNEL(THREADS, 1) void short_forward_sm90_d256_kernel(const GRID_CONSTANT forwa
     shared_memory &m = *reinterpret_cast<shared_memory *>(shared);
     grid_wait();
     unsigned next = own_share(by_ctas).first;
-    if (!ALL_WHOLE && warp() == FINDER) find_next_card(p, by_ctas, next, m.cards[0]);
+    if (!ALL_WHOLE && warp() == FINDER) find_next_problem(p, by_ctas, next, m.problems[0]);
     if (thread_x() == 0) {
         UNROLL for (mbarrier &full : m.q_full) mbarrier_init(&full, LOADERS / 32);
         mbarrier_init(&m.q_free, FIRST_OF_Q / 32);
@@ -258,7 +264,7 @@ KERNEL(THREADS, 1) void short_forward_sm90_d256_kernel(const GRID_CONSTANT forwa
         clear(m);
         fence_proxy_async_shared();
     }
-    sync_threads(); /* the first card, the barriers and zeros are there */
+    sync_threads(); /* the first problem descriptor, the barriers and zeros are there */
     if (thread_x() < FIRST_OF_Q) {
         setmaxnreg_inc<REGISTERS_OF_ROWS>();
         take_problems<T, ALL_WHOLE>(p, by_ctas, m);

@@ -3,42 +3,43 @@
  *
  *     o = softmax(softmax_scale q k^T) v,   lse = ln(sum of exp)
  *
- * Takes, in bf16, what short/forward_sm90.cu does of heads of at most 32 features: 65 .. 128 rows or keys. There p
- * has two parts, as one bf16 has 8 bits. Here it is one fp16, of 11 bits: half of the products, and a sixth of the
- * instructions that make 16 bits of a weight. What p is multiplied with must be fp16, too: v, multiplied by a power of
- * two as shared/scaled_fp16.h has it, and o by the inverse one.
+ * Takes, in bf16, what short/forward_sm90.cu does of heads of at most 32 features: 65 .. 128 rows or keys. There p has
+ * two parts, as one bf16 has 8 bits. Here it is one fp16, of 11 bits: this takes half of the products, and a sixth of
+ * the instructions that make 16 bits of a weight. What p is multiplied with must be fp16, too: v, multiplied by a power
+ * of two as shared/scaled_fp16.h has it, and o by the inverse one.
  *
- * Grid    x: CTAs that stay; each takes one problem, a sequence and head, after the other (own_share). They may come
- *         before the launch ahead has ended (grid_wait)
+ * Grid    x: persistent CTAs; each takes one problem, a sequence and head, after the other (own_share). They may come
+ *         before the previous launch has ended (grid_wait)
  * Block   a warpgroup: rows 0 .. 63, then, if there are any, the others
- * Shared  q, k and v, as wgmma reads them, of two problems; o in the place of q; cards: where the problems' rows are,
- *         which launches of nothing but whole problems do without; what warps tell each other of v and of the weights
- * Phases  cards; load q, k and v; scale v; for each 64 rows: s = q k^T, softmax over all keys, o = p v, write o; all of
- *         it once more where the maximum of a row is far above that of the first keys
+ * Shared  q, k and v, as wgmma reads them, of two problems; o in the place of q; problem descriptors: where the
+ *         problems' rows are, which launches of nothing but full problems do without; what warps tell each other of v
+ *         and of the weights
+ * Phases  problem descriptors; load q, k and v; scale v; for each 64 rows: s = q k^T, softmax over all keys, o = p v,
+ *         write o; retry a problem where the maximum of a row is far above that of the first keys
  *
- * The next problem's rows are loaded while this one's are used: asked for behind the last fence, which would wait for
- * them. A thread scales what it has loaded itself, and so needs no barrier before it looks for the largest number.
- * kernels/short/short.md has the figures, reference/bounds.md section 11.12 what it may be off by. */
+ * The next problem's rows are loaded while this one's are used. They are asked for behind the last fence, which would
+ * wait for them. A thread scales what it has loaded itself, and so needs no barrier before it looks for the largest
+ * number. kernels/short/short.md has the figures, reference/bounds.md section 11.12 what it may be off by. */
 #include "kernels/shared/scaled_fp16.h"
 #include "kernels/short/forward_sm90.h"
 
 namespace {
 
 enum { THREADS = 128, WARPS = THREADS / 32, MIN_BLOCKS = 4, KEYS = MOST_KEYS, DIM = 32 };
-enum { PLACES = 2, CARDS = 2 * PLACES }; /* for the tiles of problems; cards of a round of problems, and of the next */
+enum { PLACES = 2, SLOTS = 2 * PLACES }; /* pipeline stages of tiles; problem descriptors of a round and the next */
 typedef short_shape<DIM, KEYS> operand;
 constexpr int TILE = KEYS * DIM; /* numbers */
 
 struct shared_memory {
     uint16_t tiles[PLACES][3 * TILE]; /* q, k and v of a problem, and of the next */
-    card cards[CARDS];
-    uint32_t exponents[WARPS]; /* of the largest number that a warp has of v */
+    forward_problem problems[SLOTS];
+    uint32_t exponents[WARPS]; /* for each warp, that of its largest number of v */
     bool is_right[2][WARPS];   /* of a problem, and of the next */
 };
 
 /* ---- v ----------------------------------------------------------------------------------------------------------- */
 
-/* What a thread has loaded of v: eight features of every 32nd row. */
+/* Holds what a thread has loaded of v: eight features of every 32nd row. */
 typedef chunk own_values[TILE / 8 / THREADS];
 
 DEVICE uint16_t *own_value(uint16_t *v, unsigned n)
@@ -48,7 +49,8 @@ DEVICE uint16_t *own_value(uint16_t *v, unsigned n)
     return &v[offset<operand>(thread_x() / CHUNKS_OF_ROW, thread_x() % CHUNKS_OF_ROW * 8) + n * ROWS_AT_ONCE * DIM];
 }
 
-/* Until all tiles are there, and all threads know of the largest number of v. are_asked: else there are none. */
+/* Waits until all tiles are there, and all threads know of the largest number of v. are_asked says that there are
+ * any. */
 DEVICE void wait_for_tiles(shared_memory &m, own_values &values, uint16_t *q, bool are_asked)
 {
     cp_async_wait_all();
@@ -60,7 +62,7 @@ DEVICE void wait_for_tiles(shared_memory &m, own_values &values, uint16_t *q, bo
     sync_threads();
 }
 
-/* In the place of v; the power of two is what comes back. All threads, and wgmma, may read it then. */
+/* Scales v in its place, and returns the power of two. All threads, and wgmma, may read it then. */
 DEVICE int scale_values(shared_memory &m, uint16_t *q, const own_values &values)
 {
     const int shift = shift_of(static_cast<int>(max_of_warp(m.exponents[lane() % WARPS])) - 127);
@@ -73,8 +75,8 @@ DEVICE int scale_values(shared_memory &m, uint16_t *q, const own_values &values)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* o = p v of 64 rows of weights. */
-DEVICE void multiply_weights(float (&o)[DIM / 2], const float (&p)[KEYS / 2], uint64_t v)
+/* Computes o = p v for 64 rows of weights. */
+DEVICE void multiply_scaled_values(float (&o)[DIM / 2], const float (&p)[KEYS / 2], uint64_t v)
 {
     uint32_t w[KEYS / 16][4];
     UNROLL for (int n = 0; n < KEYS / 4; ++n) w[n / 4][n % 4] = pack_f16x2(p[2 * n], p[2 * n + 1]);
@@ -87,23 +89,24 @@ DEVICE void multiply_weights(float (&o)[DIM / 2], const float (&p)[KEYS / 2], ui
     wait_for<0>(o);
 }
 
-/* Rows first .. first + 63. WHOLE: none is missing, nor a key. is_near: as find_weights has it; false comes back if
- * that was wrong. by: what o is multiplied by. */
+/* Computes rows first .. first + 63. WHOLE says that none is missing, nor a key. is_near is as in find_softmax_weights;
+ * false comes back if that was wrong. o is multiplied by `by`. */
 template <bool WHOLE>
-DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int first, bool is_near, float by)
+DEVICE bool take_scaled_rows(const forward_params &p, const forward_problem &c, uint16_t *q, int first, bool is_near,
+                             float by)
 {
     const uint16_t *const k = q + TILE, *const v = k + TILE;
     const int warp_row = first + static_cast<int>(warp()) * 16;
     const int used_k = WHOLE ? KEYS : c.used_k, rows = WHOLE ? 16 : c.seqlen_q - warp_row; /* of the warp's */
     const int seen = WHOLE ? 16 : used_k > 0 ? c.used_q - warp_row : 0;
-    float s[KEYS / 2] = {}, o[DIM / 2] = {}; /* without zeros, 48 bytes of what came before are kept */
+    float s[KEYS / 2] = {}, o[DIM / 2] = {}; /* without these zeros, 48 bytes of earlier values are kept */
     const row_pointer o_row = first_row_of_o<DIM>(p, c, static_cast<unsigned>(warp_row));
     multiply_rows<bf16, operand, KEYS>(s, descriptor<operand>(q, static_cast<unsigned>(first)), descriptor<operand>(k));
     wait_for<0>(s);
-    const row_sums sums = find_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
-    multiply_weights(o, s, descriptor<operand>(v));
+    const row_sums sums = find_softmax_weights<KEYS>(s, p.softmax_scale * LOG2_E, used_k, is_near);
+    multiply_scaled_values(o, s, descriptor<operand>(v));
     if (rows <= 0) return true;
-    /* o = sum p v / sum p */
+    /* o is sum p v / sum p: this is sum p of both rows. */
     const float sum[2] = {sum_of_quad(sums.sum[0]), sum_of_quad(sums.sum[1])};
     write_lse(p, c, static_cast<unsigned>(warp_row), sums, sum, rows, seen);
     uint32_t pairs[DIM / 4];
@@ -113,29 +116,29 @@ DEVICE bool take_rows(const forward_params &p, const card &c, uint16_t *q, int f
     return !is_near || (sum[0] <= MOST_WEIGHT && sum[1] <= MOST_WEIGHT);
 }
 
-/* Whether the weights of the warp's rows are right: always, unless is_near. */
+/* Returns whether the weights of the warp's rows are right: they always are, unless is_near. */
 template <bool WHOLE>
-DEVICE bool take_problem(const forward_params &p, const card &c, uint16_t *q, bool is_near, float by)
+DEVICE bool take_problem(const forward_params &p, const forward_problem &c, uint16_t *q, bool is_near, float by)
 {
     const int used_q = WHOLE ? KEYS : c.used_q;
     bool is_right = true;
     int row = 0;
-    ROLLED for (; row < used_q; row += ROWS) is_right &= take_rows<WHOLE>(p, c, q, row, is_near, by);
+    ROLLED for (; row < used_q; row += ROWS) is_right &= take_scaled_rows<WHOLE>(p, c, q, row, is_near, by);
     if (!WHOLE) write_empty_rows<WARPS>(p, c, row);
     return is_right;
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Cards of a round: a problem's for each place. By one warp. */
-DEVICE void find_cards(card *cards, const forward_params &p, unsigned first, unsigned step)
+/* Finds the problem descriptors of a round: one for each pipeline stage. One warp does it. */
+DEVICE void find_problems(forward_problem *problems, const forward_params &p, unsigned first, unsigned step)
 {
-    constexpr unsigned LANES = 8; /* of a card: at least one for each tensor */
+    constexpr unsigned LANES = 8; /* of a problem descriptor: at least one for each tensor */
     const unsigned n = lane() / LANES;
-    if (n < PLACES) find_card<operand>(p, first + n * step, cards[n], lane() % LANES);
+    if (n < PLACES) find_problem<operand>(p, first + n * step, problems[n], lane() % LANES);
 }
 
-/* ALL_WHOLE: nothing but whole problems is asked for, so that every thread finds by itself where their rows are. */
+/* ALL_WHOLE says that there are only full problems, so that every thread finds by itself where their rows are. */
 template <bool ALL_WHOLE>
 KERNEL(THREADS, MIN_BLOCKS)
 void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, const work by_ctas)
@@ -146,24 +149,24 @@ void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, cons
     const share own = own_share(by_ctas);
     unsigned first = own.first;
     if (ALL_WHOLE) {
-        load_tiles<operand, THREADS>(m.tiles[0], p, whole_card<operand>(p, first), true);
+        load_tiles<operand, THREADS>(m.tiles[0], p, full_problem<operand>(p, first), true);
     } else {
-        if (warp() == 0) find_cards(m.cards, p, first, own.step);
-        sync_threads(); /* the first cards are there */
-        load_tiles<operand, THREADS>(m.tiles[0], p, m.cards[0], m.cards[0].is_ours);
+        if (warp() == 0) find_problems(m.problems, p, first, own.step);
+        sync_threads(); /* the first problem descriptors are there */
+        load_tiles<operand, THREADS>(m.tiles[0], p, m.problems[0], m.problems[0].is_ours);
     }
     ROLLED for (unsigned n = 0;;) {
         uint16_t *const other_tiles = m.tiles[(n + 1) % PLACES];
         own_values values = {};
-        const bool are_asked = first < own.end && (ALL_WHOLE || m.cards[n % CARDS].is_ours);
+        const bool are_asked = first < own.end && (ALL_WHOLE || m.problems[n % SLOTS].is_ours);
         wait_for_tiles(m, values, m.tiles[n % PLACES], are_asked);
-        /* The next cards are there, too, and the last problem is done with, or comes again, by the maxima of all keys:
-         * o took the place of its q, and its v is scaled, so all is loaded once more. */
+        /* The next descriptors are there, too. The last problem is done, or is retried with the maxima of all keys: o
+         * took the place of its q, and its v is scaled, so all is loaded once more. */
         const bool is_again = n > 0 && !are_all(m.is_right[(n - 1) % 2]);
         const unsigned item = is_again ? n - 1 : n, problem = is_again ? first - own.step : first;
-        const card &c = m.cards[item % CARDS];
+        const forward_problem &c = m.problems[item % SLOTS];
         if (is_again) {
-            if (ALL_WHOLE) load_tiles<operand, THREADS>(other_tiles, p, whole_card<operand>(p, problem), true);
+            if (ALL_WHOLE) load_tiles<operand, THREADS>(other_tiles, p, full_problem<operand>(p, problem), true);
             else load_tiles<operand, THREADS>(other_tiles, p, c, true);
             wait_for_tiles(m, values, other_tiles, true);
         } else if (first >= own.end) {
@@ -175,14 +178,14 @@ void short_forward_sm90_scaled_kernel(const GRID_CONSTANT forward_params p, cons
         const bool loads = !is_again && first + own.step < own.end;
         bool is_right = true;
         if (ALL_WHOLE) {
-            const card whole = whole_card<operand>(p, problem);
-            if (loads) load_tiles<operand, THREADS>(other_tiles, p, whole_card<operand>(p, first + own.step), true);
+            const forward_problem whole = full_problem<operand>(p, problem);
+            if (loads) load_tiles<operand, THREADS>(other_tiles, p, full_problem<operand>(p, first + own.step), true);
             is_right = take_problem<true>(p, whole, tiles, !is_again, by);
         } else {
-            const card &next = m.cards[(n + 1) % CARDS];
+            const forward_problem &next = m.problems[(n + 1) % SLOTS];
             if (loads) load_tiles<operand, THREADS>(other_tiles, p, next, next.is_ours);
             if (loads && n % PLACES == 0 && warp() == 0)
-                find_cards(&m.cards[(n + PLACES) % CARDS], p, first + PLACES * own.step, own.step);
+                find_problems(&m.problems[(n + PLACES) % SLOTS], p, first + PLACES * own.step, own.step);
             const bool is_near = !is_again && c.used_k == KEYS;
             if (c.is_whole) is_right = take_problem<true>(p, c, tiles, is_near, by);
             else if (is_ours) is_right = take_problem<false>(p, c, tiles, is_near, by);

@@ -1,12 +1,13 @@
-/* tma_maps.h - tensor maps of launches of whole short sequences (are_whole), kept for the next one. On the host. */
+/* tma_maps.h - tensor maps of launches of whole short sequences (are_whole), kept for the next one. All of it runs on
+ * the host. */
 #ifndef ATTEST_KERNELS_SHORT_TMA_MAPS_H
 #define ATTEST_KERNELS_SHORT_TMA_MAPS_H
 
 #include "kernels/shared/wgmma_tiles.h"
 #include "kernels/shared/params.h"
 
-/* The maps of a thread's last launch of a shape. Seven take the host as long to make as all else of a call: where
- * tensors lie as the last ones did, the maps are told where, if not in the same place. */
+/* Keeps the maps of a thread's last launch of a shape. Seven take the host as long to make as all else of a call: where
+ * tensors lie as the last ones did, only their addresses are put into the maps, if these differ. */
 template <typename maps_type, int COUNT>
 struct known_maps {
     row_tensor tensors[COUNT];
@@ -20,7 +21,7 @@ static inline bool lies_like(const row_tensor &a, const row_tensor &b)
     return a.batch == b.batch && a.seqlen == b.seqlen && a.head == b.head && a.dtype == b.dtype;
 }
 
-/* False if the machine refuses it: a tensor may lie as no map can say. */
+/* Encodes a map; returns false if the machine refuses it: a tensor may lie as no map can say. */
 template <typename shape>
 static bool encode_map(tensor_map &map, const row_tensor &t, const forward_params &f, int box_rows)
 {
@@ -38,8 +39,8 @@ static bool encode_map(tensor_map &map, const row_tensor &t, const forward_param
     return tensor_map_encode(&map, &fields, why, sizeof why);
 }
 
-/* maps_type::of: one map for each of the tensors, which have as many heads as q. A box has some rows of a head, of a
- * panel's features. NULL if there are none. */
+/* Finds maps_type::of: one map for each of the tensors, which have as many heads as q. A box has some rows of a head,
+ * of a panel's features. Returns NULL if there are none. */
 template <typename maps_type, typename shape, int BOX_ROWS, int COUNT>
 static const maps_type *find_maps(const forward_params &f, const row_tensor *const (&tensors)[COUNT])
 {
