@@ -618,6 +618,24 @@ DEVICE void end_key_warp(const key_warp<shape> &w, const backward_params &p, con
                       p.forward.head_dim_v);
 }
 
+/* Keeps the warp's rows of k and v in registers, once they are there. */
+template <typename shape>
+DEVICE void make_resident(key_warp<shape> &w, const lane_offsets &lanes)
+{
+    cp_async_wait_all();
+    sync_threads(); /* k and v are complete */
+    make_resident<shape>(w.k, lanes);
+    make_resident<shape>(w.v, lanes);
+}
+
+/* Gives every lse of TILE rows from `row` on its low part, as one of them is large. All warps call it. */
+template <int TILE>
+DEVICE void load_low_parts(float *low, const float *lse, const row_terms &terms, int32_t row)
+{
+    const int n = static_cast<int>(thread_x());
+    if (n < TILE) low[n] = is_large(lse[n]) ? terms.lse_low[row + n] : 0;
+}
+
 template <typename T, typename shape>
 KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
 {
@@ -663,12 +681,7 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     key_warp<shape> w;
     w.k.rows = k + warp_key * DIM, w.v.rows = v + warp_key * DIM;
     begin_key_warp<shape>(w, f, s, tile_key + warp_key);
-    if (shape::RESIDENT && at.head < f.group) {
-        cp_async_wait_all();
-        sync_threads(); /* k and v are complete */
-        make_resident<shape>(w.k, lanes);
-        make_resident<shape>(w.v, lanes);
-    }
+    if (shape::RESIDENT && at.head < f.group) make_resident(w, lanes);
     for (int stage = 0; at.head < f.group; stage ^= 1) {
         const query_tile next = next_queries<shape>(f, s, place, rows, tile_key, keys, {at.head, at.row + TILE}, votes);
         cp_async_wait_all();
@@ -678,9 +691,7 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         const float *const lse = stage_terms + stage * shape::STAGE_TERMS, *const offset = lse + TILE;
         float *const low = stage_terms + stage * shape::STAGE_TERMS + 2 * TILE;
         if (shape::PLAIN && has_large<TILE>(lse)) { /* in every warp */
-            const row_terms of_rows = terms_of(p, s, b, place.head * f.group + at.head);
-            const int n = static_cast<int>(thread_x());
-            if (n < TILE) low[n] = is_large(lse[n]) ? of_rows.lse_low[at.row + n] : 0;
+            load_low_parts<TILE>(low, lse, terms_of(p, s, b, place.head * f.group + at.head), at.row);
             w.all = {};
             sync_threads(); /* they are there */
         }

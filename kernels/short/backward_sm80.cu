@@ -381,6 +381,50 @@ DEVICE group_problem find_problem(const forward_params &f)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
+/* Asks for the tiles of a query head, q, dout, k and v, each by a warp of its own where there are four. */
+template <typename shape>
+DEVICE void load_tiles(uint16_t *q, const backward_params &p, const group_problem &c, int64_t head, unsigned own)
+{
+    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, TILE = shape::TILE;
+    const forward_params &f = p.forward;
+    const sequence &s = c.s;
+    if (own == 0) load_tile<KEYS, DIM, 32>(q, f.q, c.b, s.first_q, s.used_q, head, f.head_dim, lane());
+    if (own == 1) load_tile<KEYS, DIM, 32>(q + TILE, p.dout, c.b, s.first_q, s.used_q, head, f.head_dim_v, lane());
+    if (own == 2 % shape::WARPS)
+        load_tile<KEYS, DIM, 32>(q + 2 * TILE, f.k, c.b, s.first_k, s.used_k, c.head_kv, f.head_dim, lane());
+    if (own == 3 % shape::WARPS)
+        load_tile<KEYS, DIM, 32>(q + 3 * TILE, f.v, c.b, s.first_k, s.used_k, c.head_kv, f.head_dim_v, lane());
+}
+
+/* Loads lse of rows lane_row and lane_row + 8 in base 2; those that are not in use stay as they are. */
+template <bool PLAIN>
+DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const group_problem &c, int64_t head, int32_t lane_row)
+{
+    const row_pointer first = row_of(t, c.b, c.s.first_q + lane_row, head, 1);
+    UNROLL for (int half = 0; half < 2; ++half)
+        if (lane_row + 8 * half < c.s.used_q) {
+            const float of_row = reinterpret_cast<const float *>(first.data)[8 * half * t.seqlen];
+            lse[half] = PLAIN ? of_row * LOG2_E : lse_in_base_2(of_row);
+        }
+}
+
+/* Loads delta of rows lane_row and lane_row + 8; that of rows that are not in use stays as it is. */
+DEVICE void load_delta(float (&delta)[2], const row_tensor &t, const group_problem &c, int64_t head, int32_t lane_row)
+{
+    UNROLL for (int half = 0; half < 2; ++half)
+        if (lane_row + 8 * half < c.s.used_q) delta[half] = load_scalar(t, c.s, c.b, lane_row + 8 * half, head);
+}
+
+/* Clears rows of dk and dv that no tile holds: past the last key in use, they are zero. */
+template <typename shape>
+DEVICE void clear_key_rows(const backward_params &p, const group_problem &c)
+{
+    const sequence &s = c.s;
+    if (c.features.first != 0 || s.used_k == s.seqlen_k) return;
+    clear_rows<shape>(p.dk, c.b, s.first_k, s.used_k, s.seqlen_k, c.head_kv, p.forward.head_dim);
+    clear_rows<shape>(p.dv, c.b, s.first_k, s.used_k, s.seqlen_k, c.head_kv, p.forward.head_dim_v);
+}
+
 template <typename T, typename shape>
 KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backward_params p)
 {
@@ -405,19 +449,9 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
 
     for (int n = 0; n < f.group; ++n) {
         const int64_t head = head_kv * f.group + n;
-        if (own == 0) load_tile<KEYS, DIM, 32>(q, f.q, b, s.first_q, s.used_q, head, f.head_dim, lane());
-        if (own == 1) load_tile<KEYS, DIM, 32>(dout, p.dout, b, s.first_q, s.used_q, head, f.head_dim_v, lane());
-        if (own == 2 % shape::WARPS)
-            load_tile<KEYS, DIM, 32>(k, f.k, b, s.first_k, s.used_k, head_kv, f.head_dim, lane());
-        if (own == 3 % shape::WARPS)
-            load_tile<KEYS, DIM, 32>(v, f.v, b, s.first_k, s.used_k, head_kv, f.head_dim_v, lane());
+        load_tiles<shape>(q, p, *problem, head, own);
         float lse[2] = {0, 0};
-        const row_pointer lse_row = row_of(f.lse, b, s.first_q + lane_row, head, 1);
-        UNROLL for (int half = 0; half < 2; ++half)
-            if (lane_row + 8 * half < s.used_q) {
-                const float of_row = reinterpret_cast<const float *>(lse_row.data)[8 * half * f.lse.seqlen];
-                lse[half] = shape::PLAIN ? of_row * LOG2_E : lse_in_base_2(of_row);
-            }
+        load_lse<shape::PLAIN>(lse, f.lse, *problem, head, lane_row);
         cp_async_wait_all();
         sync_threads(); /* the tiles are complete */
 
@@ -441,10 +475,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
             else recompute_general_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
             find_delta<false, KEYS>(delta, weights, ds);
         }
-        if (p.delta.data != nullptr)
-            UNROLL for (int half = 0; half < 2; ++half)
-                if (lane_row + 8 * half < s.used_q)
-                    delta[half] = load_scalar(p.delta, s, b, lane_row + 8 * half, head);
+        if (p.delta.data != nullptr) load_delta(delta, p.delta, *problem, head, lane_row);
         if (is_full) find_ds<true, KEYS>(ds, weights, delta);
         else find_ds<false, KEYS>(ds, weights, delta);
         if (!shape::PLAIN) drop_weights<KEYS>(weights, dropped);
@@ -475,9 +506,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
             clear_rows<shape>(p.dq, b, s.first_q, s.used_q, s.seqlen_q, head, f.head_dim);
         if (n < f.group - 1) sync_threads(); /* all tiles are free */
     }
-    if (problem->features.first != 0 || s.used_k == s.seqlen_k) return;
-    clear_rows<shape>(p.dk, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim);
-    clear_rows<shape>(p.dv, b, s.first_k, s.used_k, s.seqlen_k, head_kv, f.head_dim_v);
+    clear_key_rows<shape>(p, *problem);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------------------------ */

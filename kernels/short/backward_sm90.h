@@ -233,4 +233,13 @@ DEVICE void clear_rows(const row_tensor &t, char *rows, int length, int row, int
     }
 }
 
+/* Clears the rows of all results that no tile holds, as clear_rows does. */
+template <int WARPS>
+DEVICE void clear_result_rows(const backward_params &p, const backward_problem &c, int row)
+{
+    clear_rows<WARPS>(p.dq, c.rows[DQ], p.forward.head_dim, row, c.seqlen_q);
+    clear_rows<WARPS>(p.dk, c.rows[DK], p.forward.head_dim, row, c.seqlen_k);
+    clear_rows<WARPS>(p.dv, c.rows[DV], p.forward.head_dim_v, row, c.seqlen_k);
+}
+
 #endif

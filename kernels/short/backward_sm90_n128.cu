@@ -353,12 +353,7 @@ DEVICE void finish_problem(const kernel_state<DIM, KIND> &state, unsigned n, con
     stage_rows<operand<DIM>>(staged, warp_first(), dv);
     write_result<DV>(state, n, staged);
     if (KIND != ANY) return;
-    const backward_params &p = state.p;
-    const backward_problem &c = problem_of(state, n);
-    const int first = KEYS + static_cast<int>(warp());
-    clear_rows<THREADS / 32>(p.dq, c.rows[DQ], p.forward.head_dim, first, c.seqlen_q);
-    clear_rows<THREADS / 32>(p.dk, c.rows[DK], p.forward.head_dim, first, c.seqlen_k);
-    clear_rows<THREADS / 32>(p.dv, c.rows[DV], p.forward.head_dim_v, first, c.seqlen_k);
+    clear_result_rows<THREADS / 32>(state.p, problem_of(state, n), KEYS + static_cast<int>(warp()));
 }
 
 /* ---- two CTAs share an SM: dp of half of the keys at once, twice; dq from ds in shared memory -------------------  */

@@ -215,11 +215,27 @@ DEVICE void find_p_and_ds(float (&s)[KEYS / 2], float (&dp)[KEYS / 2], const ker
     if (!is_full) hide(dp, c, lane_row(), 0);
 }
 
+/* Computes and writes dv from p, and writes the second half of dk, `pairs`, while the products run. */
+template <typename T>
+DEVICE void find_dv(const backward_params &p, const backward_problem &c, shared_memory &m,
+                    uint32_t (&pairs)[HALF_DIM / 4])
+{
+    float dv[HALF_DIM / 2];
+    multiply_key_weights<T>(dv, m.k, descriptor<operand>(m.dout));
+    write_slice<DK, half_operand>(p, c, HALF_DIM, m.v, pairs);
+    wait_for<0>(dv);
+    round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
+    multiply_key_weights<T>(dv, m.k, descriptor_of_half(m.dout));
+    write_slice<DV, half_operand>(p, c, 0, m.v, pairs);
+    wait_for<0>(dv);
+    round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
+    write_slice<DV, half_operand>(p, c, HALF_DIM, m.v, pairs);
+}
+
 template <typename T, bool BY_BOXES>
 DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
 {
     const backward_params &p = state.p;
-    const forward_params &f = p.forward;
     shared_memory &m = state.m;
     const backward_problem &c = state.c;
     load<DOUT, DOUT_V, operand>(m.dout, state, 0);
@@ -271,24 +287,9 @@ DEVICE void take_problem(const kernel_state<BY_BOXES> &state)
     store_row_parts(m.k, parts);
     fence_proxy_async_shared();
     sync_threads(); /* p is complete */
-
-    {
-        float dv[HALF_DIM / 2];
-        multiply_key_weights<T>(dv, m.k, descriptor<operand>(m.dout));
-        write_slice<DK, half_operand>(p, c, HALF_DIM, m.v, pairs);
-        wait_for<0>(dv);
-        round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
-        multiply_key_weights<T>(dv, m.k, descriptor_of_half(m.dout));
-        write_slice<DV, half_operand>(p, c, 0, m.v, pairs);
-        wait_for<0>(dv);
-        round_sums<T, HALF_DIM>(pairs, dv, 1, 1);
-        write_slice<DV, half_operand>(p, c, HALF_DIM, m.v, pairs);
-    }
+    find_dv<T>(p, c, m, pairs);
     if (BY_BOXES) return;
-    const int row = KEYS + static_cast<int>(warp());
-    clear_rows<THREADS / 32>(p.dq, c.rows[DQ], f.head_dim, row, c.seqlen_q);
-    clear_rows<THREADS / 32>(p.dk, c.rows[DK], f.head_dim, row, c.seqlen_k);
-    clear_rows<THREADS / 32>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
+    clear_result_rows<THREADS / 32>(p, c, KEYS + static_cast<int>(warp()));
 }
 
 template <typename T, bool BY_BOXES>

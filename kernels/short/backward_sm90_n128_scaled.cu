@@ -326,10 +326,14 @@ DEVICE void take_own_lse(half_row &s, half_row &first, row_sums &sums, float c, 
     UNROLL for (int n = 0; n < HALF / 2; ++n) first[n] *= by[n / 2 % 2];
 }
 
-/* Turns dp into ds, both times their powers of two; delta is multiplied by that of dp. */
-DEVICE void find_scaled_ds(half_row &dp, const half_row &p, float by, const float (&delta)[2])
+/* Turns dp into ds for half of the keys, both times their powers of two, and stores it; delta is multiplied by that of
+ * dp. */
+DEVICE void store_ds(shared_memory &m, int half, half_row &dp, const half_row &p, float by, const float (&delta)[2],
+                     const backward_problem &own, bool is_full)
 {
     UNROLL for (int n = 0; n < HALF / 2; ++n) dp[n] = p[n] * fma_rn(dp[n], by, -delta[n / 2 % 2]);
+    if (!is_full) hide(dp, own, lane_row(), half * HALF);
+    store_half(&m.ds[half * PART], dp);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -565,9 +569,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         float delta[2];
         find_p_and_delta<ALL_WHOLE>(s, dp, delta, p, m, own, own_q, own_dout, lse, large, is_full, by_ds);
 
-        find_scaled_ds(dp, s[0], by_ds, delta);
-        if (!is_full[0]) hide(dp, own, lane_row(), 0);
-        store_half(m.ds, dp);
+        store_ds(m, 0, dp, s[0], by_ds, delta, own, is_full[0]);
         multiply_rows<bf16, operand, HALF>(dp, own_dout, descriptor<operand>(m.v, HALF));
         store_half(m.p, s[0]);
         const unsigned problem = ALL_WHOLE ? m.left.first : 0, next = ALL_WHOLE ? problem + m.left.step : 0;
@@ -576,9 +578,7 @@ void short_backward_sm90_n128_scaled_kernel(const GRID_CONSTANT backward_params 
         has_next = ask_next_rows<ALL_WHOLE>(rows, p, m, problem, next, is_last, turn);
         wait_for<0>(dp);
         store_half(&m.p[PART], s[1]);
-        find_scaled_ds(dp, s[1], by_ds, delta);
-        if (!is_full[1]) hide(dp, own, lane_row(), HALF);
-        store_half(&m.ds[PART], dp);
+        store_ds(m, 1, dp, s[1], by_ds, delta, own, is_full[1]);
         const factor of_dq = m.factors[FOR_DQ], of_dk = m.factors[FOR_DK], of_dv = m.factors[FOR_DV];
         fence_proxy_async_shared();
         sync_threads(); /* p and ds are complete */

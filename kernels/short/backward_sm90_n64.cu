@@ -219,6 +219,54 @@ DEVICE void write_result(const backward_params &p, const backward_problem &c, in
         write_slice<shape, WHOLE>(p.dv, c.rows[DV], f.head_dim_v, x, tile, pairs, c.seqlen_k, c.used_k, c.used_q);
 }
 
+/* Asks for all tiles; copies of dout and v are a group that is still open. */
+template <typename shape, kind KIND>
+DEVICE void load_problem(const kernel_state<KIND> &state, const backward_problem &c)
+{
+    if constexpr (KIND == BY_BOXES) {
+        if (thread_x() == 0) load_boxes<shape>(state);
+        sync_threads(); /* the barriers are there */
+    } else {
+        using operand = typename shape::operand;
+        constexpr bool IS_WHOLE = KIND != ANY;
+        const forward_params &f = state.p.forward;
+        uint16_t *const k = state.q + shape::NUMBERS, *const dout = k + shape::NUMBERS;
+        char *const rows_k = c.rows[K], *const rows_dout = c.rows[DOUT]; /* read here, as no read may pass a copy */
+        char *const rows_v = c.rows[V];
+        load<operand, IS_WHOLE>(state.q, f.q, c.rows[Q], f.head_dim, c.used_q);
+        load<operand, IS_WHOLE>(k, f.k, rows_k, f.head_dim, c.used_k);
+        cp_async_commit();
+        load<operand, IS_WHOLE>(dout, state.p.dout, rows_dout, f.head_dim_v, c.used_q);
+        load<operand, IS_WHOLE>(dout + shape::NUMBERS, f.v, rows_v, f.head_dim_v, c.used_k);
+    }
+}
+
+/* Writes results slice by slice, each while the next one's products run; those of the first are in `sums`. parts has
+ * ds, w_p and w_ds have p and ds in shared memory. */
+template <typename T, typename shape, int SLICES, kind KIND>
+DEVICE void find_results(const kernel_state<KIND> &state, const backward_problem &c, slice_sums<shape> &sums,
+                         weight_parts<shape::KEYS> &parts, const uint16_t *w_p, const uint16_t *w_ds, uint16_t *staged,
+                         int first_x, uint32_t (&pairs)[shape::slice::DIM / 4])
+{
+    using slice = typename shape::slice;
+    uint16_t *const q = state.q, *const k = q + shape::NUMBERS, *const dout = k + shape::NUMBERS;
+    constexpr int STEPS = (shape::TOGETHER ? 3 : 2) * SLICES;
+    UNROLL for (int step = 0; step < STEPS; ++step) {
+        const int x = first_x + step % SLICES * slice::DIM, of = step / SLICES;
+        take_sums<T, shape>(pairs, sums, of == OF_DV ? 1 : c.scale);
+        if (step + 1 < STEPS) {
+            const int next_x = first_x + (step + 1) % SLICES * slice::DIM, next = (step + 1) / SLICES;
+            UNROLL for (unsigned n = 0; n < shape::PROBLEMS; ++n)
+                if (next == OF_DQ)
+                    multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k + next_x * ROWS, shape::KEYS * n));
+                else
+                    multiply_transposed<T, shape>(sums.at[n], next == OF_DK ? w_ds : w_p,
+                                                  (next == OF_DK ? q : dout) + next_x * ROWS, n);
+        }
+        write_result<shape, KIND != ANY>(state.p, c, of, x, staged, pairs);
+    }
+}
+
 /* Computes the warp's problem, with results of SLICES slices: all, or the CTA's own. */
 template <typename T, typename shape, int SLICES, kind KIND>
 DEVICE void take_problems(const kernel_state<KIND> &state, const backward_problem &c)
@@ -235,18 +283,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const backward_proble
     uint16_t *const w_p = shape::OVER_V ? v : v + shape::NUMBERS;
     uint16_t *const w_ds = shape::TOGETHER ? w_p + 2 * shape::PART : w_p;
     uint16_t *const staged = shape::TOGETHER ? v : dout;
-    if constexpr (KIND == BY_BOXES) {
-        if (thread_x() == 0) load_boxes<shape>(state);
-        sync_threads(); /* the barriers are there */
-    } else {
-        char *const rows_k = c.rows[K], *const rows_dout = c.rows[DOUT]; /* read here, as no read may pass a copy */
-        char *const rows_v = c.rows[V];
-        load<operand, IS_WHOLE>(q, f.q, c.rows[Q], f.head_dim, c.used_q);
-        load<operand, IS_WHOLE>(k, f.k, rows_k, f.head_dim, c.used_k);
-        cp_async_commit();
-        load<operand, IS_WHOLE>(dout, p.dout, rows_dout, f.head_dim_v, c.used_q);
-        load<operand, IS_WHOLE>(v, f.v, rows_v, f.head_dim_v, c.used_k);
-    }
+    load_problem<shape>(state, c);
     /* This is tested even where it is known: without a branch here some 30 bytes would spill. */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
     float lse[2], delta[2];
@@ -306,26 +343,8 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const backward_proble
         write_slice<shape, IS_WHOLE>(p.dv, c.rows[DV], f.head_dim_v, 0, staged, pairs, c.seqlen_k, c.used_k, c.used_q);
     sync_threads(); /* p and ds are complete */
 
-    constexpr int STEPS = (shape::TOGETHER ? 3 : 2) * SLICES;
-    UNROLL for (int step = 0; step < STEPS; ++step) {
-        const int x = first_x + step % SLICES * slice::DIM, of = step / SLICES;
-        take_sums<T, shape>(pairs, sums, of == OF_DV ? 1 : c.scale);
-        if (step + 1 < STEPS) {
-            const int next_x = first_x + (step + 1) % SLICES * slice::DIM, next = (step + 1) / SLICES;
-            UNROLL for (unsigned n = 0; n < PROBLEMS; ++n)
-                if (next == OF_DQ)
-                    multiply_parts<T, slice>(sums.at[n], parts, descriptor<slice>(k + next_x * ROWS, KEYS * n));
-                else
-                    multiply_transposed<T, shape>(sums.at[n], next == OF_DK ? w_ds : w_p,
-                                                  (next == OF_DK ? q : dout) + next_x * ROWS, n);
-        }
-        write_result<shape, IS_WHOLE>(p, c, of, x, staged, pairs);
-    }
-    if (IS_WHOLE) return;
-    const int row = KEYS + static_cast<int>(warp_first() % KEYS / 16);
-    clear_rows<KEYS / 16>(p.dq, c.rows[DQ], f.head_dim, row, c.seqlen_q);
-    clear_rows<KEYS / 16>(p.dk, c.rows[DK], f.head_dim, row, c.seqlen_k);
-    clear_rows<KEYS / 16>(p.dv, c.rows[DV], f.head_dim_v, row, c.seqlen_k);
+    find_results<T, shape, SLICES>(state, c, sums, parts, w_p, w_ds, staged, first_x, pairs);
+    if (!IS_WHOLE) clear_result_rows<KEYS / 16>(p, c, KEYS + static_cast<int>(warp_first() % KEYS / 16));
 }
 
 /* In a launch of full problems only, each thread finds by itself where their rows are: until it knows, a CTA has
