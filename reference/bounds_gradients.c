@@ -309,6 +309,12 @@ static void own_p(const struct bound_gradient_head *g, const struct bound_gradie
     row->lse_error = s->as_given ? fmax(row->lse_error, common) : common; /* what all p of the row share */
 }
 
+/* All p of a row have the rounding of the one lse that a kernel multiplies by log2 e. */
+static double lse_rounding(const struct ref_machine *m, const struct bound_row *row)
+{
+    return 1.25 * m->u * fabs(row->lse + row->base);
+}
+
 /* lse and p of the row: its own, or those of a larger key set. */
 static void row_p(const struct bound_gradient_head *g, const struct bound_gradient_block *block, int64_t i,
                   const struct bound_view *v, struct bound_row *row)
@@ -337,6 +343,7 @@ static void row_p(const struct bound_gradient_head *g, const struct bound_gradie
     row->sink_error = s->sink == -INFINITY || row->is_own ? 0.0 : bound_error_of_p(m, row, s->sink, 0.0, row->sink);
     if (row->may_be_own) own_p(g, block, i, v, row);
     row->lse_bias = row->lse_error + 1.5 * m->power * m->u;
+    if (p->external_lse) row->lse_bias += lse_rounding(m, row); /* beside an error of its own it is little */
 }
 
 static struct bound_row as_bias(const struct bound_row *row, double row_sigmas)
@@ -587,8 +594,7 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     const int64_t at = i * g->head.ld + j;
     const double drop = v->drop[j], pd = drop * v->p[j], error = drop * v->p_error[j] + 3 * m->u * pd * (drop != 1.0);
     const double skew = pd * v->weight_sigma[j];
-    /* All p of a row have the rounding of the one lse that a kernel multiplies by log2 e. */
-    const double of_lse = row->lse_bias + 1.25 * m->u * fabs(row->lse + row->base);
+    const double of_lse = row->lse_bias + (problem_of(g)->external_lse ? 0.0 : lse_rounding(m, row));
     block->pd.value[at] = block->pd.absolute[at] = pd;
     block->pd.bias[at] = pd * (v->weight_bias[j] + fabs(v->score_lag[j]) + of_lse) + m->tiny;
     if (!(pd + error < fmin(m->p_dv.overflow, m->huge))) {

@@ -108,6 +108,41 @@ Test(judge_planted, p_rounded_to_the_other_side_is_seen_by_its_sign)
     cr_expect_eq(judge_thirds(third > 1.0 / 3 ? third - unit : third + unit), REF_FAIL);
 }
 
+/* ---- an lse of other keys ---- */
+
+/* dk of weights that are all off by `units` of 2^-24 |lse|, where lse and delta are a caller's own. */
+static enum ref_verdict judge_external(double units)
+{
+    enum { LSE = 40 };
+    static float lse[ROWS], delta[ROWS];
+    struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
+    struct judge_random random = {17};
+    set_up(1, 1, KEYS);
+    f.p.external_lse = 1;
+    f.p.lse = f.p.delta = (struct attest_tensor){.dtype = ATTEST_FP32, .seqlen = 1};
+    f.p.o.dtype = ATTEST_ABSENT;
+    f.a.forward.lse = lse, f.a.delta = delta;
+    for (int i = 0; i < ROWS; ++i) lse[i] = LSE;
+    for (int i = 0; i < ROWS * DIM; ++i) f.q[i] = (float)judge_normal(&random), f.dout[i] = (float)judge_normal(&random);
+    for (int i = 0; i < KEYS * DIM; ++i) f.k[i] = (float)judge_normal(&random), f.v[i] = (float)judge_normal(&random);
+    for (int t = REF_DQ; t <= REF_DV; ++t) bounds[t].bound = f.bound[t];
+    bounds[REF_DK].sigma = f.sigma, bounds[REF_DK].bias = f.systematic;
+    const struct ref_backward backward = {.dk = f.want};
+    cr_assert_eq(ref_backward(&f.p, &f.a, NULL, &backward, 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&f.p, &f.a, ref_kernel_recipe("backward_fp32"), bounds, 1), ATTEST_OK);
+    for (int i = 0; i < KEYS * DIM; ++i) f.got[i] = (float)(f.want[i] * (1 + units * 0x1p-24 * LSE));
+    ref_judge(&f.p, &f.a.forward, REF_DK, f.got, f.want, &bounds[REF_DK], 1, &f.report);
+    return f.report.verdict;
+}
+
+/* A kernel rounds lse log2 e once for all of a row: 1.2 of these units; no lse of its own has an error beside. */
+Test(judge_planted, the_rounding_of_a_given_lse_is_in_all_weights_of_its_row)
+{
+    cr_expect_eq(judge_external(1.2), REF_PASS, "direction %g", f.report.direction_ratio);
+    cr_expect_eq(judge_external(-1.2), REF_PASS, "direction %g", f.report.direction_ratio);
+    cr_expect_eq(judge_external(10), REF_FAIL, "direction %g", f.report.direction_ratio);
+}
+
 /* ---- dbias ---- */
 
 /* A row of scores near 25000, apart by less than 1 from one another. */
