@@ -71,7 +71,7 @@ struct kernel_reach {
 };
 
 /* Whether a checked problem is among those of a row with the lengths `most`, on a GPU of num_sms SMs; else why not, as
- * a sentence. why NULL: no sentence. Whether sequences are too long is not asked: the plan leaves those to other rows. */
+ * a sentence. why NULL: no sentence. Whether sequences are too long is not asked: the plan leaves those to others. */
 bool kernel_takes(const struct kernel_reach *reach, struct lengths most, const struct attest_problem *p, int num_sms,
                   char *why, size_t why_bytes);
 
