@@ -201,10 +201,11 @@ static bool has_sms(int32_t ctas, const struct attest_problem *p, int num_sms, c
 bool kernel_takes(const struct kernel_reach *reach, struct lengths most, const struct attest_problem *p, int num_sms,
                   char *why, size_t why_bytes)
 {
-    return has_format(reach->formats, p->q.dtype, why, why_bytes) && are_alike(reach->alike, p, why, why_bytes) &&
-           has_dims(reach, p, why, why_bytes) && lacks_no_score(reach->lacks, p, why, why_bytes) &&
-           lacks_no_gradient(reach->lacks, p, why, why_bytes) && is_in_reach(p, why, why_bytes) &&
-           is_full(reach, most, p, why, why_bytes) && has_sms(reach->ctas, p, num_sms, why, why_bytes) &&
+    /* Most problems are not full: rows that take no others are soon left. */
+    return is_full(reach, most, p, why, why_bytes) && has_format(reach->formats, p->q.dtype, why, why_bytes) &&
+           are_alike(reach->alike, p, why, why_bytes) && has_dims(reach, p, why, why_bytes) &&
+           lacks_no_score(reach->lacks, p, why, why_bytes) && lacks_no_gradient(reach->lacks, p, why, why_bytes) &&
+           is_in_reach(p, why, why_bytes) && has_sms(reach->ctas, p, num_sms, why, why_bytes) &&
            has_workspace(reach, p, why, why_bytes);
 }
 
