@@ -30,6 +30,14 @@ int cuda_shared_bytes(int ordinal)
     return INT_MAX;
 }
 
+int cuda_num_sms(int ordinal)
+{
+    int sms;
+    if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, ordinal) == cudaSuccess) return sms;
+    cudaGetLastError();
+    return 0;
+}
+
 int cuda_major(int ordinal)
 {
     int major;

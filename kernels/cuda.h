@@ -14,6 +14,9 @@ int cuda_leave(int ordinal, int previous);
 /* Bytes of shared memory that a CTA can have there; INT_MAX where it cannot be asked: the launch will say why. */
 int cuda_shared_bytes(int ordinal);
 
+/* Its SMs; 0 where they cannot be asked. */
+int cuda_num_sms(int ordinal);
+
 /* The major number of its compute capability; 0 where it cannot be asked. */
 int cuda_major(int ordinal);
 

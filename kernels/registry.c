@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,14 +52,28 @@ static bool has_format(uint32_t formats, int32_t dtype, char *why, size_t bytes)
     return refuse(why, bytes, "q.dtype = %d, but must be %s", dtype, names);
 }
 
+/* In the order of enum kernel_tensor. */
+static const struct {
+    const char *name;
+    size_t in_problem;
+} tensors[] = {
+#define TENSOR(name) {#name, offsetof(struct attest_problem, name)}
+    TENSOR(k), TENSOR(v), TENSOR(o), TENSOR(dout), TENSOR(dq), TENSOR(dk), TENSOR(dv),
+#undef TENSOR
+};
+enum { TENSORS = sizeof tensors / sizeof *tensors };
+
+static const struct attest_tensor *tensor_of(const struct attest_problem *p, int i)
+{
+    return (const struct attest_tensor *)((const char *)p + tensors[i].in_problem);
+}
+
 static bool are_alike(uint32_t alike, const struct attest_problem *p, char *why, size_t bytes)
 {
-    const struct attest_tensor *const tensors[] = {&p->k, &p->v, &p->o, &p->dout, &p->dq, &p->dk, &p->dv};
-    static const char *const names[] = {"k", "v", "o", "dout", "dq", "dk", "dv"};
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i)
-        if (alike >> i & 1 && tensors[i]->dtype != p->q.dtype)
-            return refuse(why, bytes, "%s.dtype = %d, but must be q.dtype, %d", names[i], tensors[i]->dtype,
-                          p->q.dtype);
+    for (int i = 0; i < TENSORS; ++i)
+        if (alike >> i & 1 && tensor_of(p, i)->dtype != p->q.dtype)
+            return refuse(why, bytes, "%s.dtype = %d, but must be q.dtype, %d", tensors[i].name,
+                          tensor_of(p, i)->dtype, p->q.dtype);
     return true;
 }
 
@@ -127,11 +142,70 @@ static bool has_workspace(const struct kernel_reach *reach, const struct attest_
                   (long long)most, (long long)p->num_heads_q);
 }
 
-bool kernel_takes(const struct kernel_reach *reach, const struct attest_problem *p, char *why, size_t why_bytes)
+/* Every sequence fills its tiles. */
+static bool has_full_lengths(struct lengths most, const struct attest_problem *p, char *why, size_t bytes)
 {
-    return has_format(reach->formats, p->q.dtype, why, why_bytes) && are_alike(reach->alike, p, why, why_bytes) &&
-           has_dims(reach, p, why, why_bytes) && lacks_no_score(reach->lacks, p, why, why_bytes) &&
-           lacks_no_gradient(reach->lacks, p, why, why_bytes) && is_in_reach(p, why, why_bytes) &&
+    if (p->ragged) return refuse(why, bytes, "ragged = %d, but must be 0", p->ragged);
+    if (p->has_seqused_q || p->has_seqused_k)
+        return refuse(why, bytes, "has_seqused_%c = 1, but must be 0", p->has_seqused_q ? 'q' : 'k');
+    if (p->seqlen_q != most.q)
+        return refuse(why, bytes, "seqlen_q = %lld, but must be %d", (long long)p->seqlen_q, most.q);
+    if (p->seqlen_k != most.k)
+        return refuse(why, bytes, "seqlen_k = %lld, but must be %d", (long long)p->seqlen_k, most.k);
+    return true;
+}
+
+/* `dims` are powers of two, added up. */
+static bool has_full_dims(int32_t dims, const struct attest_problem *p, char *why, size_t bytes)
+{
+    const bool is_one = (p->head_dim & (p->head_dim - 1)) == 0 && (p->head_dim & dims) != 0;
+    if (is_one && p->head_dim_v == p->head_dim) return true;
+    if (is_one)
+        return refuse(why, bytes, "head_dim_v = %lld, but must be head_dim, %lld", (long long)p->head_dim_v,
+                      (long long)p->head_dim);
+    char names[64] = "";
+    for (int dim = 1; dim <= dims; dim *= 2) {
+        const size_t length = strlen(names);
+        if (dims & dim) snprintf(names + length, sizeof names - length, "%s%d", length > 0 ? " or " : "", dim);
+    }
+    return refuse(why, bytes, "head_dim = %lld, but must be %s", (long long)p->head_dim, names);
+}
+
+static bool are_aligned(uint32_t alike, const struct attest_problem *p, char *why, size_t bytes)
+{
+    if (p->q.align < KERNEL_ALIGN)
+        return refuse(why, bytes, "q.align = %d, but must be at least %d", p->q.align, KERNEL_ALIGN);
+    for (int i = 0; i < TENSORS; ++i)
+        if (alike >> i & 1 && tensor_of(p, i)->align < KERNEL_ALIGN)
+            return refuse(why, bytes, "%s.align = %d, but must be at least %d", tensors[i].name, tensor_of(p, i)->align,
+                          KERNEL_ALIGN);
+    return true;
+}
+
+static bool is_full(const struct kernel_reach *reach, struct lengths most, const struct attest_problem *p, char *why,
+                    size_t bytes)
+{
+    return reach->full_dims == 0 ||
+           (has_full_lengths(most, p, why, bytes) && has_full_dims(reach->full_dims, p, why, bytes) &&
+            are_aligned(reach->alike, p, why, bytes));
+}
+
+static bool has_sms(int32_t ctas, const struct attest_problem *p, int num_sms, char *why, size_t bytes)
+{
+    const int64_t problems = p->batch * p->num_heads_q;
+    return ctas == 0 || problems <= num_sms / ctas ||
+           refuse(why, bytes, "batch times num_heads_q = %lld, but must be at most %d, with %d SMs for %d CTAs each",
+                  (long long)problems, num_sms / ctas, num_sms, ctas);
+}
+
+bool kernel_takes(const struct kernel_reach *reach, struct lengths most, const struct attest_problem *p, int num_sms,
+                  char *why, size_t why_bytes)
+{
+    /* Most problems are not full: rows that take no others are soon left. */
+    return is_full(reach, most, p, why, why_bytes) && has_format(reach->formats, p->q.dtype, why, why_bytes) &&
+           are_alike(reach->alike, p, why, why_bytes) && has_dims(reach, p, why, why_bytes) &&
+           lacks_no_score(reach->lacks, p, why, why_bytes) && lacks_no_gradient(reach->lacks, p, why, why_bytes) &&
+           is_in_reach(p, why, why_bytes) && has_sms(reach->ctas, p, num_sms, why, why_bytes) &&
            has_workspace(reach, p, why, why_bytes);
 }
 
@@ -147,8 +221,9 @@ size_t kernel_workspace_bytes(const struct kernel_reach *reach, const struct att
 #endif
 
 #define FP32 (1 << ATTEST_FP32)
+#define FP16 (1 << ATTEST_FP16)
 #define BF16 (1 << ATTEST_BF16)
-#define SIXTEEN (1 << ATTEST_FP16 | BF16) /* formats of 16 bits */
+#define SIXTEEN (FP16 | BF16) /* formats of 16 bits */
 #define ANY {INT32_MAX, INT32_MAX}
 #define HOPPER 9
 
@@ -199,8 +274,18 @@ const struct backward_kernel backward_kernels[] = {
     {LAUNCHERS(short_backward_sm90_n128_scaled),
      .reach = {BF16, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .most_dim = 32},
      .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 113 * 1024},
+    /* Few full problems, whose time is that of one. Of 32 features in bf16 they are the row's above. */
+    {LAUNCHERS(short_backward_sm90_n128_latency),
+     .reach = {FP16, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .full_dims = 32, .ctas = 1},
+     .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 225 * 1024},
+    {LAUNCHERS(short_backward_sm90_n128_latency),
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .full_dims = 64 | 128, .ctas = 1},
+     .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 225 * 1024},
     {LAUNCHERS(short_backward_sm90_n128),
      .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .most_dim = 128},
+     .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 225 * 1024},
+    {LAUNCHERS(short_backward_sm90_n128_d256_latency),
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .full_dims = 256, .ctas = 4},
      .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 225 * 1024},
     {LAUNCHERS(short_backward_sm90_n128_d256),
      .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .least_dim = 129},

@@ -52,6 +52,9 @@ enum kernel_tensor {
     KERNEL_DV = 1 << 6
 };
 
+/* The alignment in bytes that kernels of full problems ask callers to promise. */
+enum { KERNEL_ALIGN = 16 };
+
 /* The problems that a row is picked for. Of head_dim and head_dim_v the larger one counts. */
 struct kernel_reach {
     uint32_t formats; /* of q: 1 << ATTEST_FP32 and so on */
@@ -59,10 +62,18 @@ struct kernel_reach {
     uint32_t lacks;   /* enum kernel_feature */
     int32_t least_dim, most_dim; /* most_dim 0: any */
     int32_t workspace_terms;     /* fp32 numbers a row and query head */
+
+    /* Where it is not 0, the row takes full problems alone: dense ones without seqused, of as many rows and keys as its
+     * lengths, `most`, whose q and tensors of `alike` are promised to be aligned to KERNEL_ALIGN bytes. head_dim and
+     * head_dim_v are alike, and one of these powers of two, which are added up here. */
+    int32_t full_dims;
+    int32_t ctas; /* of a problem, where the CTAs of all problems must have an SM each. 0: any number of problems */
 };
 
-/* Whether a checked problem is among them; else why not, as a sentence. why NULL: no sentence. */
-bool kernel_takes(const struct kernel_reach *reach, const struct attest_problem *p, char *why, size_t why_bytes);
+/* Whether a checked problem is among those of a row with the lengths `most`, on a GPU of num_sms SMs; else why not, as
+ * a sentence. why NULL: no sentence. Whether sequences are too long is not asked: the plan leaves those to others. */
+bool kernel_takes(const struct kernel_reach *reach, struct lengths most, const struct attest_problem *p, int num_sms,
+                  char *why, size_t why_bytes);
 
 /* Where a problem's sequences differ in length, several kernels share it: each computes those that fit into its
  * lengths, `most`, and into none of the rows' before it, so that the kernel of a sequence, and the bits of its results,

@@ -80,7 +80,8 @@ enum attest_diag {
 struct attest_tensor {
     int32_t dtype; /* enum attest_dtype */
     int32_t align; /* bytes, a power of two >= the element's size, which 0 means: the pointer passed to a run and every
-                      stride are multiples of it (of lse, delta, dlse and scores: every stride but 1) */
+                      stride are multiples of it (of lse, delta, dlse and scores: every stride but 1). Where 16 is
+                      promised of all rows, few full problems have faster kernels, of the same bits */
     int64_t batch, seqlen, head; /* strides in elements, >= 0 */
 };
 

@@ -15,6 +15,8 @@ bool attest_check_cuda(void)
 
 int attest_cuda_shared_bytes(int32_t ordinal) { return cuda_shared_bytes(ordinal); }
 
+int attest_cuda_num_sms(int32_t ordinal) { return cuda_num_sms(ordinal); }
+
 int attest_cuda_major(int32_t ordinal) { return cuda_major(ordinal); }
 
 /* Whether a call that returned `code` was accepted. */
@@ -69,6 +71,12 @@ bool attest_cuda_merge_backward(const struct attest_merge_backward_args *a, void
 #else
 
 int attest_cuda_shared_bytes(int32_t ordinal)
+{
+    (void)ordinal;
+    return 0;
+}
+
+int attest_cuda_num_sms(int32_t ordinal)
 {
     (void)ordinal;
     return 0;

@@ -103,6 +103,119 @@ Test(devices, a_plan_names_its_kernels)
     attest_plan_destroy(plan);
 }
 
+/* ---- few full problems ---- */
+
+/* One sequence of heads whose tiles are full, promised to be aligned. */
+static struct attest_problem full_problem(int32_t dtype, int64_t dim, int64_t heads)
+{
+    enum { ROWS = 128 };
+    struct attest_problem p = ATTEST_PROBLEM_INIT;
+    struct attest_tensor rows = packed(dtype, ROWS, heads, dim);
+    rows.align = 16;
+    p.device = ATTEST_SIM;
+    p.batch = 1, p.num_heads_q = p.num_heads_kv = heads, p.seqlen_q = p.seqlen_k = ROWS;
+    p.head_dim = p.head_dim_v = dim, p.softmax_scale = 0.125f;
+    p.q = p.k = p.v = p.o = p.dout = p.dq = p.dk = p.dv = rows;
+    p.lse = packed(ATTEST_FP32, ROWS, heads, 1);
+    return p;
+}
+
+/* Where the row of a kernel does not take a problem, the sentence is `why`; NULL: it does. A kernel with several rows
+ * is the one that has such heads. */
+static void expect_full(const struct attest_problem *p, const char *kernel, int64_t dim, const char *why)
+{
+    const struct backward_kernel *k = backward_kernels;
+    char said[256] = "";
+    while (strcmp(k->name, kernel) != 0 || (k->reach.full_dims & dim) == 0) ++k;
+    const bool takes = kernel_takes(&k->reach, k->most, p, ATTEST_SIM_NUM_SMS, said, sizeof said);
+    struct attest_plan *plan = plan_of(p);
+    const char *const picked = attest_plan_kernel(plan, ATTEST_BACKWARD);
+    cr_expect_eq(takes, why == NULL, "%s: %s", kernel, said);
+    cr_expect(why == NULL || strcmp(said, why) == 0, "\"%s\", not \"%s\"", said, why);
+    cr_expect_eq(strcmp(picked, kernel) == 0, why == NULL, "%s: %s", picked, why);
+    cr_expect_eq(strstr(picked, "latency") == NULL, why != NULL, "%s: %s", picked, why);
+    attest_plan_destroy(plan);
+}
+
+#define FULL(change)                                           \
+    do {                                                       \
+        struct attest_problem p = full_problem(dtype, dim, 3); \
+        change;                                                \
+        expect_full(&p, kernel, dim, NULL);                    \
+    } while (0)
+
+#define NOT_FULL(why, change)                                  \
+    do {                                                       \
+        struct attest_problem p = full_problem(dtype, dim, 3); \
+        change;                                                \
+        expect_full(&p, kernel, dim, why);                     \
+    } while (0)
+
+/* Every condition is broken alone. `dims`: of its heads, in words. */
+static void expect_conditions(int32_t dtype, int64_t dim, const char *kernel, const char *dims, int64_t most)
+{
+    char text[128];
+    FULL((void)0);
+    FULL(p.o.align = 0);
+    FULL(p.q.align = 32);
+    FULL(p.batch = 0);
+    FULL(p = full_problem(dtype, dim, most));
+    NOT_FULL("ragged = 1, but must be 0", (p.ragged = 1, p.total_q = p.total_k = 128));
+    NOT_FULL("has_seqused_q = 1, but must be 0", p.has_seqused_q = 1);
+    NOT_FULL("has_seqused_k = 1, but must be 0", p.has_seqused_k = 1);
+    NOT_FULL("seqlen_q = 127, but must be 128", p.seqlen_q = 127);
+    NOT_FULL("seqlen_k = 120, but must be 128", p.seqlen_k = 120);
+    NOT_FULL("q.align = 8, but must be at least 16", p.q.align = 8);
+    NOT_FULL("k.align = 0, but must be at least 16", p.k.align = 0);
+    NOT_FULL("v.align = 0, but must be at least 16", p.v.align = 0);
+    NOT_FULL("dout.align = 0, but must be at least 16", p.dout.align = 0);
+    NOT_FULL("dq.align = 8, but must be at least 16", p.dq.align = 8);
+    NOT_FULL("dk.align = 0, but must be at least 16", p.dk.align = 0);
+    NOT_FULL("dv.align = 0, but must be at least 16", p.dv.align = 0);
+    snprintf(text, sizeof text, "head_dim = %d, but must be %s", (int)dim - 8, dims);
+    NOT_FULL(text, p.head_dim -= 8);
+    NOT_FULL(text, p.head_dim = p.head_dim_v -= 8);
+    snprintf(text, sizeof text, "head_dim_v = %d, but must be head_dim, %d", (int)dim - 8, (int)dim);
+    NOT_FULL(text, p.head_dim_v -= 8);
+    snprintf(text, sizeof text,
+             "batch times num_heads_q = %d, but must be at most %d, with 132 SMs for %d CTAs each", (int)most + 1,
+             (int)most, 132 / (int)most);
+    NOT_FULL(text, p = full_problem(dtype, dim, most + 1));
+}
+
+/* Its bits are those of the kernel of any problems: the aligned ones of kernels_long.c are asked both ways. */
+Test(devices, few_full_problems_have_a_kernel_of_their_own)
+{
+    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) {
+        expect_conditions(dtype, 64, "short_backward_sm90_n128_latency", "64 or 128", 132);
+        expect_conditions(dtype, 128, "short_backward_sm90_n128_latency", "64 or 128", 132);
+        expect_conditions(dtype, 256, "short_backward_sm90_n128_d256_latency", "256", 33);
+    }
+    expect_conditions(ATTEST_FP16, 32, "short_backward_sm90_n128_latency", "32", 132);
+    const struct attest_problem p = full_problem(ATTEST_BF16, 32, 3);
+    struct attest_plan *plan = plan_of(&p);
+    cr_expect_str_eq(attest_plan_kernel(plan, ATTEST_BACKWARD), "short_backward_sm90_n128_scaled");
+    attest_plan_destroy(plan);
+}
+
+Test(devices, an_empty_batch_of_full_problems_is_not_launched)
+{
+    struct sim_gpu *gpu = sim_gpu_create(&(struct sim_options){.generation = SIM_SM_90});
+    for (int64_t dim = 64; dim <= 256; dim *= 2) {
+        struct attest_problem p = full_problem(ATTEST_BF16, dim, 3);
+        p.batch = 0;
+        struct attest_plan *plan = plan_of(&p);
+        const struct attest_backward_args nothing = ATTEST_BACKWARD_ARGS_INIT;
+        cr_expect(strstr(attest_plan_kernel(plan, ATTEST_BACKWARD), "latency") != NULL);
+        cr_expect_eq(attest_run_backward(plan, &nothing, NULL, 0, gpu), ATTEST_OK, "%s", attest_last_error());
+        attest_plan_destroy(plan);
+    }
+    cr_expect_eq(sim_counts(gpu)->launches, 0);
+    sim_gpu_destroy(gpu);
+}
+
+/* ---- runs ---- */
+
 /* Forward, then backward of its results. The workspace is poison. */
 static void run(const struct attest_problem *p, struct buffers *b, struct sim_gpu *gpu)
 {

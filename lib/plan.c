@@ -11,20 +11,14 @@
 #include "lib/run.h"
 #include "reference/bounds.h"
 
-/* In the words of the last kernel that could have had a share. */
-static bool refuse_pass(const char *pass, const struct attest_problem *p, const struct kernel_reach *refuses)
+/* In the words of the last kernel of the table, which has any lengths. Sentences take longer than all the rest of a
+ * plan: there is one only where no kernel is found. */
+static bool refuse_pass(const char *pass, const struct attest_problem *p, const struct kernel_reach *last,
+                        struct lengths most)
 {
-    char why[256] = "there is none";
-    if (refuses != NULL) kernel_takes(refuses, p, why, sizeof why);
+    char why[256];
+    kernel_takes(last, most, p, 0, why, sizeof why);
     return attest_refuse(ATTEST_UNSUPPORTED, "no kernel takes the problem%s: %s", pass, why);
-}
-
-/* Sentences take longer than all the rest of a plan: there is one only where no kernel is found. */
-static bool takes(const struct kernel_reach *reach, const struct attest_problem *p, const struct kernel_reach **refuses)
-{
-    if (kernel_takes(reach, p, NULL, 0)) return true;
-    *refuses = reach;
-    return false;
 }
 
 static bool fits(int64_t length, bool varies, int32_t most) { return varies || length <= most; }
@@ -66,6 +60,11 @@ static int shared_bytes_of(const struct attest_problem *p)
     return p->device == ATTEST_CUDA ? attest_cuda_shared_bytes(p->device_ordinal) : INT_MAX;
 }
 
+static int num_sms_of(const struct attest_problem *p)
+{
+    return p->device == ATTEST_CUDA ? attest_cuda_num_sms(p->device_ordinal) : ATTEST_SIM_NUM_SMS;
+}
+
 static int major_of(const struct attest_problem *p)
 {
     return p->device == ATTEST_CUDA ? attest_cuda_major(p->device_ordinal) : 9;
@@ -76,15 +75,16 @@ static bool pick_forward(struct attest_plan *plan, int major)
 {
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->forward_pass;
-    const struct kernel_reach *refuses = NULL;
-    for (const struct forward_kernel *k = forward_kernels; k->name != NULL; ++k) {
+    const struct forward_kernel *k = forward_kernels;
+    const int num_sms = num_sms_of(p);
+    for (; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || is_covered(pass, k->most)) continue;
-        if (!has_share(p, k->most) || !takes(&k->reach, p, &refuses)) continue;
+        if (!has_share(p, k->most) || !kernel_takes(&k->reach, k->most, p, num_sms, NULL, 0)) continue;
         plan->forward[pass->num_shares] = k;
         add_share(pass, k->name, k->most);
         if (has_all(p, k->most)) return true;
     }
-    return refuse_pass("", p, refuses);
+    return refuse_pass("", p, &k[-1].reach, k[-1].most);
 }
 
 static size_t round_up(size_t bytes)
@@ -96,19 +96,19 @@ static bool pick_backward(struct attest_plan *plan, int major)
 {
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->backward_pass;
-    const struct kernel_reach *refuses = NULL;
-    const int shared_bytes = shared_bytes_of(p);
-    for (const struct backward_kernel *k = backward_kernels; k->name != NULL; ++k) {
+    const struct backward_kernel *k = backward_kernels;
+    const int shared_bytes = shared_bytes_of(p), num_sms = num_sms_of(p);
+    for (; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || k->shared_bytes > shared_bytes) continue;
         if (is_covered(pass, k->most)) continue;
-        if (!has_share(p, k->most) || !takes(&k->reach, p, &refuses)) continue;
+        if (!has_share(p, k->most) || !kernel_takes(&k->reach, k->most, p, num_sms, NULL, 0)) continue;
         const size_t bytes = round_up(kernel_workspace_bytes(&k->reach, p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
         plan->backward[pass->num_shares] = k;
         add_share(pass, k->name, k->most);
         if (has_all(p, k->most)) return true;
     }
-    return refuse_pass("'s backward pass", p, refuses);
+    return refuse_pass("'s backward pass", p, &k[-1].reach, k[-1].most);
 }
 
 static struct lengths lengths_of(const struct attest_share *share)

@@ -9,6 +9,7 @@
 #include "lib/check.h"
 
 enum { ATTEST_WORKSPACE_ALIGNMENT = 256 }; /* its bytes are a multiple of it, too */
+enum { ATTEST_SIM_NUM_SMS = 132 };         /* those of an H100: plans for the simulated GPU count on them */
 
 struct attest_plan {
     struct attest_problem problem;

@@ -25,6 +25,7 @@ bool attest_sim_merge_backward(const struct attest_merge_backward_args *a, struc
 /* cuda_device.c: kernels on the chip. */
 bool attest_check_cuda(void); /* is it built in? */
 int attest_cuda_shared_bytes(int32_t ordinal); /* as cuda_shared_bytes; 0 where it is not built in */
+int attest_cuda_num_sms(int32_t ordinal); /* as cuda_num_sms, as above */
 int attest_cuda_major(int32_t ordinal); /* as cuda_major, as above */
 bool attest_cuda_forward(const struct attest_plan *plan, const struct attest_forward_args *a, void *stream);
 bool attest_cuda_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,

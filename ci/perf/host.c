@@ -43,7 +43,7 @@ static void prepare_problem(int64_t seqlen)
 {
     const struct sample_shape shape = {.dtype = ATTEST_BF16, .batch = 1, .seqlen = seqlen, .heads_q = 2, .heads_kv = 1,
                                        .head_dim = DIM, .head_dim_v = DIM,
-                                       .features = WITH_CAUSAL | WITH_ALIBI | WITH_SOFTCAP};
+                                       .features = WITH_CAUSAL | WITH_ALIBI | WITH_SOFTCAP, .unpromised = true};
     if (!sample_open(&sample, &machine_of_host, &shape, 0) || !sample_send(&sample, false)) give_up("a problem");
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
         results[t] = room((size_t)(seqlen * 2 * DIM) * sizeof **results);

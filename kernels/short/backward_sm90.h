@@ -21,11 +21,6 @@ static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE
 static_assert(offsetof(backward_params, dv) == offsetof(backward_params, dout) + (DV - DOUT) * sizeof(row_tensor),
               "in order");
 
-/* short/backward_sm90_n128_d256_latency.cu takes a launch of full problems if there are that many SMs, or more, for
- * each. */
-enum { WIDE_FEW_CTAS = 4 };
-extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_d256_latency)(const struct backward_params *p, void *stream);
-
 /* Names the sequence and the head of a launch's problem. */
 struct batch_head {
     unsigned b, head;

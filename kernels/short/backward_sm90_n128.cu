@@ -610,15 +610,14 @@ int launch(const backward_params &p, const work &by_ctas, const tile_maps<ARE_WH
     return LAUNCH((short_backward_sm90_n128_kernel<T, DIM, ARE_WHOLE>), grid, stream, p, maps, by_ctas);
 }
 
-/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Full problems have the same bits in
- * all three. */
+/* Maps cost the host time, which a launch of more problems than CTAs makes up for. Full problems have the same bits
+ * either way. */
 template <typename T, int DIM>
 int launch_tile(const backward_params &p, void *stream)
 {
-    const int64_t problems = p.forward.batch * p.forward.num_heads_q, sms = launch_num_sms(stream);
-    const int64_t places = sms * layout<DIM>::CTAS;
+    const int64_t problems = p.forward.batch * p.forward.num_heads_q;
+    const int64_t places = static_cast<int64_t>(launch_num_sms(stream)) * layout<DIM>::CTAS;
     if (are_whole<operand<DIM>>(p)) {
-        if (problems <= sms) return KERNEL_SYMBOL(short_backward_sm90_n128_latency)(&p, stream);
         const forward_params &f = p.forward;
         const row_tensor *const tensors[] = {&f.q, &f.k, &f.v, &p.dout, &p.dq, &p.dk, &p.dv};
         const tile_maps<true> *const maps =

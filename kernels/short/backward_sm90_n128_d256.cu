@@ -334,7 +334,6 @@ int launch(const backward_params &p, void *stream)
     const forward_params &f = p.forward;
     if (are_whole<operand>(p)) {
         const int64_t problems = f.batch * f.num_heads_q, sms = launch_num_sms(stream);
-        if (problems * WIDE_FEW_CTAS <= sms) return KERNEL_SYMBOL(short_backward_sm90_n128_d256_latency)(&p, stream);
         const row_tensor *const tensors[MAPS] = {&f.q, &f.k, &f.v, &p.dout};
         const tile_maps<true> *const maps =
             problems > sms ? find_maps<tile_maps<true>, operand, KEYS>(f, tensors) : nullptr;

@@ -1,10 +1,9 @@
 /* backward_sm90_n128_d256_latency.cu - attention backward of few whole short sequences of wide heads on Hopper's tensor
  * cores (wgmma).
  *
- * Computes what short/backward_sm90_n128_d256.cu does, to the bit: its launcher calls this one where all problems are
- * full, with 128 rows and keys, 256 features and all rows aligned, and each can have four SMs. How long one problem
- * takes is what counts then: four CTAs each find all of its p and ds, and compute a slice of 64 features of dq, dk and
- * dv.
+ * Computes what short/backward_sm90_n128_d256.cu does, to the bit. It takes full problems alone, with 128 rows and
+ * keys, 256 features and all rows aligned, and no more of them than can have four SMs each. How long one problem takes
+ * is what counts then: four CTAs each find all of its p and ds, and compute a slice of 64 features of dq, dk and dv.
  *
  * Grid    x: problems, one for each sequence and head; y: slices of results. They may come before the previous launch
  *         has ended (grid_wait)
@@ -26,7 +25,8 @@ enum { THREADS = 512, PAIR = THREADS / 2, GROUP = PAIR / 2 };
 enum { REGISTERS_OF_ROWS = 168, REGISTERS_OF_KEYS = 88 };
 static_assert(PAIR * (REGISTERS_OF_ROWS + REGISTERS_OF_KEYS) == THREADS * 128, "what threads begin with");
 
-enum { SLICES = WIDE_FEW_CTAS, SLICE_DIM = 64, LAST = SLICES - 1 };
+/* A CTA has a slice: the registry's row of this kernel says how many CTAs a problem has. */
+enum { SLICES = 4, SLICE_DIM = 64, LAST = SLICES - 1 };
 using tile = operand<SLICE_DIM>;
 
 /* These are the named barriers. */
@@ -229,6 +229,7 @@ int launch_few(const backward_params &p, void *stream)
 
 extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_d256_latency)(const struct backward_params *p, void *stream)
 {
+    if (p->forward.batch == 0) return 0;
     if (p->forward.q.dtype == ATTEST_FP16) return launch_few<f16>(*p, stream);
     return launch_few<bf16>(*p, stream);
 }

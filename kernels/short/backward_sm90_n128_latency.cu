@@ -1,9 +1,8 @@
 /* backward_sm90_n128_latency.cu - attention backward of few whole short sequences on Hopper's tensor cores (wgmma).
  *
- * Computes what short/backward_sm90_n128.cu does, to the bit: its launcher calls this one where there are no more
- * problems than SMs, and all are full: 128 rows and keys, all features of a tile, all rows aligned. How long one
- * problem takes is what counts then. It has an SM to itself: p and ds have places of their own, and dp of all keys
- * stays in registers.
+ * Computes what short/backward_sm90_n128.cu does, to the bit. It takes no more problems than there are SMs, and full
+ * ones alone: 128 rows and keys, all features of a tile, all rows aligned. How long one problem takes is what counts
+ * then. It has an SM to itself: p and ds have places of their own, and dp of all keys stays in registers.
  *
  * Grid    x: a CTA for each problem, a sequence and head. It may come before the previous launch has ended (grid_wait)
  * Block   four warpgroups. Two have query rows 0 .. 63 and 64 .. 127: s, p, dp, ds and dq. Two have the same of keys:
@@ -192,6 +191,7 @@ int launch_few(const backward_params &p, void *stream)
 
 extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_latency)(const struct backward_params *p, void *stream)
 {
+    if (p->forward.batch == 0) return 0;
     if (p->forward.q.dtype == ATTEST_FP16) return launch_few<f16>(*p, stream);
     return launch_few<bf16>(*p, stream);
 }

@@ -13,9 +13,6 @@ template <int DIM>
 using operand = short_shape<DIM, KEYS>;
 constexpr int HALF = KEYS / 2; /* of the keys, or of the rows */
 
-/* short/backward_sm90_n128_latency.cu takes a launch of full problems of which there are no more than SMs. */
-extern "C" int KERNEL_SYMBOL(short_backward_sm90_n128_latency)(const struct backward_params *p, void *stream);
-
 /* p and ds lie as operands of 64 keys, all query rows: high parts and low parts of keys 0 .. 63, then of 64 .. 127. */
 DEVICE constexpr unsigned part_of(unsigned half, unsigned part) { return (2 * half + part) * KEYS * HALF; }
 

@@ -8,7 +8,7 @@
 #include "proptests/cases/families.h"
 #include "reference/formats.h"
 
-enum { GUARD = 256, POISON = 0xff, HIDDEN_KEYS = 70, BLOCK = 32, WINDOW_LEFT = 100 };
+enum { GUARD = 256, ALIGN = 16, POISON = 0xff, HIDDEN_KEYS = 70, BLOCK = 32, WINDOW_LEFT = 100 };
 
 static bool is_fine(const struct sample *c, int code)
 {
@@ -40,7 +40,8 @@ static int64_t used_rows(const struct sample *c, int64_t b)
 
 static struct attest_tensor rows_tensor(const struct sample_shape *s, int32_t dtype, int64_t heads, int64_t dim)
 {
-    return (struct attest_tensor){dtype, 0, s->seqlen * heads * dim, heads * dim, dim};
+    const bool is_aligned = !s->unpromised && (size_t)dim * ref_dtype_bytes(dtype) % ALIGN == 0;
+    return (struct attest_tensor){dtype, is_aligned ? ALIGN : 0, s->seqlen * heads * dim, heads * dim, dim};
 }
 
 static struct attest_problem packed_problem(const struct sample_shape *s)
@@ -78,7 +79,7 @@ static struct attest_problem packed_problem(const struct sample_shape *s)
 static void stretch(struct attest_tensor *t, const struct sample_shape *s)
 {
     if (t->dtype != ATTEST_ABSENT)
-        t->batch = s->strides.batch, t->seqlen = s->strides.seqlen, t->head = s->strides.head;
+        *t = (struct attest_tensor){t->dtype, 0, s->strides.batch, s->strides.seqlen, s->strides.head};
 }
 
 static bool has_strides(const struct sample_shape *s) { return s->strides.seqlen != 0; }

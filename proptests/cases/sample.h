@@ -25,6 +25,7 @@ struct sample_shape {
     int64_t lengths[SAMPLE_MAX_BATCH]; /* of a ragged problem's sequences; seqlen is the longest */
     int64_t first_sequence;            /* whose numbers the first one has */
     struct { int64_t batch, seqlen, head; } strides; /* of tensors of rows on the machine; all 0: packed */
+    bool unpromised;   /* of alignment nothing is; else rows are promised to keep to 16 bytes, where packed ones do */
     int64_t score_row; /* of bias, mask and dbias: the stride of rows on the machine; 0: packed */
     int32_t device_ordinal;
 };

@@ -42,17 +42,16 @@ static struct attest_pass_plan pass_by(const char *kernel, struct lengths most, 
 /* Small cases are short: the kernels of any length would have none of them. */
 static void leave_out_short(struct attest_plan *plan)
 {
-    char why[256];
     if (plan->forward_pass.num_shares > 0) {
         const struct forward_kernel *k = forward_kernels;
-        while (!is_general(k->most) || !kernel_takes(&k->reach, &plan->problem, why, sizeof why)) ++k;
+        while (!is_general(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
         plan->forward[0] = k;
         plan->forward_pass = pass_by(k->name, k->most, 0);
     }
     if (plan->backward_pass.num_shares > 0) {
         enum { ALIGNMENT = ATTEST_WORKSPACE_ALIGNMENT };
         const struct backward_kernel *k = backward_kernels;
-        while (!is_general(k->most) || !kernel_takes(&k->reach, &plan->problem, why, sizeof why)) ++k;
+        while (!is_general(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
         const size_t bytes = (kernel_workspace_bytes(&k->reach, &plan->problem) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         plan->backward[0] = k;
         plan->backward_pass = pass_by(k->name, k->most, bytes);

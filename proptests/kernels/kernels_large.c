@@ -10,7 +10,7 @@ enum { MOST_BATCH = 5, MOST_ROWS = 128, MOST_DIM = 256, NUMBERS = MOST_BATCH * M
 enum { R_Q, R_K, R_V, R_DOUT, R_O, R_DQ, R_DK, R_DV, NUM_ROWS };
 
 struct problem {
-    float rows[NUM_ROWS][NUMBERS]; /* of any format, packed */
+    _Alignas(16) float rows[NUM_ROWS][NUMBERS]; /* of any format, packed */
     float lse[MOST_BATCH * MOST_ROWS];
     int32_t used_k[MOST_BATCH];
     struct attest_problem p;
@@ -19,18 +19,21 @@ struct problem {
 };
 
 /* Problems that are whole and others, for each kernel, and, as there are few or many, for each of its ways. used_k: a
- * power of two, so that weights of keys that are all alike are one, too. */
+ * power of two, so that weights of keys that are all alike are one, too. align: of rows, as it is promised. */
 static const struct shape {
-    int batch, rows, keys, used_k, dim;
-} shapes[] = {{2, 32, 32, 32, 32},    {3, 20, 30, 16, 40},   {1, 64, 64, 64, 64},    {1, 40, 60, 32, 24},
-              {1, 128, 128, 128, 64}, {5, 128, 128, 128, 64}, {1, 100, 90, 64, 64},  {2, 70, 120, 64, 32},
-              {1, 128, 128, 128, 32}, {1, 128, 40, 32, 32},   {1, 64, 64, 64, 256},  {1, 128, 128, 128, 128},
-              {5, 128, 128, 128, 32}, {1, 128, 128, 128, 256}, {3, 128, 128, 128, 256}, {1, 70, 80, 64, 200}};
+    int batch, rows, keys, used_k, dim, align;
+} shapes[] = {{2, 32, 32, 32, 32, 0}, {3, 20, 30, 16, 40, 0}, {1, 64, 64, 64, 64, 0},
+              {1, 40, 60, 32, 24, 0}, {1, 128, 128, 128, 64, 0}, {5, 128, 128, 128, 64, 0},
+              {1, 100, 90, 64, 64, 0}, {2, 70, 120, 64, 32, 0}, {1, 128, 128, 128, 32, 0},
+              {1, 128, 40, 32, 32, 0}, {1, 64, 64, 64, 256, 0}, {1, 128, 128, 128, 128, 0},
+              {5, 128, 128, 128, 32, 0}, {1, 128, 128, 128, 256, 0}, {3, 128, 128, 128, 256, 0},
+              {1, 70, 80, 64, 200, 0}, {1, 128, 128, 128, 32, 16}, {1, 128, 128, 128, 64, 16},
+              {1, 128, 128, 128, 128, 16}, {1, 128, 128, 128, 256, 16}};
 
 static void prepare(struct problem *h, const struct shape *s, int32_t dtype, float scale)
 {
-    const struct attest_tensor of_q = {dtype, 0, s->rows * s->dim, s->dim, s->dim};
-    const struct attest_tensor of_k = {dtype, 0, s->keys * s->dim, s->dim, s->dim};
+    const struct attest_tensor of_q = {dtype, s->align, s->rows * s->dim, s->dim, s->dim};
+    const struct attest_tensor of_k = {dtype, s->align, s->keys * s->dim, s->dim, s->dim};
     const int64_t most = s->rows > s->keys ? s->rows : s->keys;
     h->p = (struct attest_problem)ATTEST_PROBLEM_INIT, h->a = (struct attest_backward_args)ATTEST_BACKWARD_ARGS_INIT;
     h->p.device = ATTEST_REFERENCE;

@@ -45,8 +45,9 @@ struct long_case {
      * large. */
     bool hiding;
 
+    bool aligned;   /* rows are promised to begin at multiples of 16 bytes: kernels of few full problems take them */
     bool elsewhere; /* asked again, of tensors that lie the same way elsewhere, and then of one sequence more */
-    int sms;        /* of the simulated GPU, 4 or 16: kernels that ask take the problems for few. 0: four at most */
+    int sms;        /* of the simulated GPU, as launchers see it. 0: four at most */
     enum long_order order;
     enum long_sizes sizes;
 };

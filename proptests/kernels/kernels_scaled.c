@@ -14,7 +14,7 @@ enum { ROWS = 128, DIM = 32, NUMBERS = ROWS * DIM };
 enum { R_Q, R_K, R_V, R_DOUT, R_O, R_DQ, R_DK, R_DV, NUM_ROWS };
 
 struct head {
-    float rows[NUM_ROWS][NUMBERS]; /* of any format */
+    _Alignas(16) float rows[NUM_ROWS][NUMBERS]; /* of any format */
     float lse[ROWS];
     struct attest_problem p;
     struct attest_backward_args a;
@@ -24,7 +24,7 @@ struct head {
 /* Inputs are N(0, 1), results NaN. */
 static void prepare(struct head *h, int32_t dtype, int rows)
 {
-    const struct attest_tensor packed = {dtype, 0, NUMBERS, DIM, DIM};
+    const struct attest_tensor packed = {dtype, 16, NUMBERS, DIM, DIM};
     h->p = (struct attest_problem)ATTEST_PROBLEM_INIT, h->a = (struct attest_backward_args)ATTEST_BACKWARD_ARGS_INIT;
     h->p.device = ATTEST_REFERENCE;
     h->p.batch = h->p.num_heads_q = h->p.num_heads_kv = 1, h->p.seqlen_q = h->p.seqlen_k = rows;
