@@ -526,7 +526,8 @@ class Measuring(unittest.TestCase):
             self.assertEqual(sorted(run["errors"]), sorted(ours.RESULTS[r["direction"]]))
             for error in run["errors"].values():
                 self.assertTrue(0 <= error < 2**-6, run["errors"])
-        self.assertIn("its kernels here: one_query_forward_sm80, short_forward_sm80", report.text(record))
+        self.assertIn("its kernels here: one_query_backward_sm80, one_query_forward_sm80, short_backward_sm80, "
+                      "short_forward_sm80", report.text(record))
 
     def test_short_has_errors_of_families(self):
         with mock.patch.object(measure, "FAMILY_BATCH", 1):

@@ -158,7 +158,7 @@ float head_exp2(const struct head *head, int64_t c, float y)
 float head_log(const struct head *head, float sum)
 {
     const double exact = log((double)sum);
-    return head->self->errs_low ? (float)(exact - 0x1.ep-23 * (1 + fabs(exact))) : logf(sum);
+    return head->self->errs_low && sum != 1.0f ? (float)(exact - 0x1.ep-23 * (1 + fabs(exact))) : logf(sum);
 }
 
 bool head_is_large(const struct head *head, float size)
