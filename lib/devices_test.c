@@ -39,10 +39,11 @@ static int expect_shares(const struct attest_plan *plan, enum attest_pass pass)
 {
     const struct attest_problem *const p = &plan->problem;
     const struct attest_share *s, *last = NULL;
-    char names[128] = "";
+    char names[MAX_SHARES * 40] = "";
     int count = 0;
     for (; (s = attest_plan_share(plan, pass, count)) != NULL; last = s, ++count) {
         const char *const kernel = pass == ATTEST_FORWARD ? plan->forward[count]->name : plan->backward[count]->name;
+        cr_expect_lt(strlen(kernel), 39, "%s", kernel); /* a plan has room for as many such names */
         cr_expect(s->struct_size == sizeof *s && strcmp(s->kernel, kernel) == 0);
         cr_expect(s->recipe == ref_kernel_recipe(kernel) && strcmp(s->recipe->name, kernel) == 0);
         for (int i = 0; i < count; ++i) {

@@ -16,7 +16,7 @@
 static bool refuse_pass(const char *pass, const struct attest_problem *p, const struct kernel_reach *last,
                         struct lengths most)
 {
-    char why[256];
+    char why[256] = "there is none";
     kernel_takes(last, most, p, 0, why, sizeof why);
     return attest_refuse(ATTEST_UNSUPPORTED, "no kernel takes the problem%s: %s", pass, why);
 }
@@ -42,6 +42,8 @@ static bool is_covered(const struct attest_pass_plan *pass, struct lengths most)
         if (most.q <= share->most_seqlen_q && most.k <= share->most_seqlen_k) return true;
     return false;
 }
+
+_Static_assert((int)MAX_SHARES <= (int)REF_MOST_SHARES, "bounds take as many shares as a plan may have");
 
 static void add_share(struct attest_pass_plan *pass, const char *kernel, struct lengths most)
 {

@@ -18,7 +18,7 @@ struct attest_plan {
     struct attest_reach forward_reach, backward_reach; /* of the passes that there are */
     struct attest_pass_plan {
         int num_shares;  /* of the kernels above, one launch each; 0: no such pass */
-        char kernel[96]; /* their names, joined by + */
+        char kernel[MAX_SHARES * 40]; /* their names, joined by + */
         size_t workspace_bytes;
         struct attest_share shares[MAX_SHARES];
     } forward_pass, backward_pass;

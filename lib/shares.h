@@ -8,7 +8,8 @@
 static inline struct ref_shares shares_of_plan(const struct attest_plan *plan, enum attest_pass pass)
 {
     struct ref_shares out = {0};
-    for (const struct attest_share *s; (s = attest_plan_share(plan, pass, out.count)) != NULL; ++out.count)
+    const struct attest_share *s;
+    for (; out.count < REF_MOST_SHARES && (s = attest_plan_share(plan, pass, out.count)) != NULL; ++out.count)
         out.share[out.count] = (struct ref_share){s->recipe, s->most_seqlen_q, s->most_seqlen_k};
     return out;
 }

@@ -203,7 +203,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
         noise->sums[REACH][at] = reach;
         out->sigma[at] = sqrt(variance + bound_output_variance(m, m->o_dtype, o));
         out->bias[at] = noise->sums[BIAS][at] + size * bias + fabs(noise->sums[LAG][at] - o * lag) + lost +
-                        size * (out->alike.bias + s->lost_weights) + bound_bias_of_sum(&s->keys, reach, o, sum_v);
+                        size * out->alike.bias + bound_bias_of_sum(&s->keys, reach, o, sum_v);
         if (out->drift)
             out->drift[at] = bound_drift_of(&s->keys, &noise->path, at, o, sum_v, reach, 1.0, out->bias[at]);
     }
@@ -391,10 +391,8 @@ static void put_lse(const struct forward *f, const struct bound_head *head, cons
         const bool exact = s->empty || s->broken;
         put(f->lse->bound, to, exact ? 0.0 : s->overflow ? INFINITY : s->lse_bound * BOUND_SLACK);
         put(f->lse->sigma, to, exact ? 0.0 : s->lse_sigma);
-        if (!f->lse->bias) continue;
-        const double bias = exact ? 0.0 : bound_bias_of_lse(head, block, i, s);
-        put(f->lse->bias, to, bias);
-        bound_put_drift(f->lse, to, (struct bound_drift){.beside = bias});
+        put(f->lse->bias, to, exact ? 0.0 : s->lse_bias);
+        bound_put_drift(f->lse, to, (struct bound_drift){.beside = exact ? 0.0 : s->lse_bias});
     }
 }
 

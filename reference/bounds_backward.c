@@ -339,8 +339,16 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     return ok ? ATTEST_OK : ATTEST_OUT_OF_MEMORY;
 }
 
-/* Plain sums in fp32, any order: dbias over the axes it broadcasts, dsink over rows and sequences. Machines do not
- * differ in what they take: the first stands for all. */
+/* Of dbias and dsink, which add up what all shares made: the one with the coarsest sums. */
+static const struct ref_machine *machine_of_all(const struct backward *b)
+{
+    const struct ref_machine *found = &b->machine[0];
+    for (int i = 1; i < b->shares->count; ++i)
+        if (b->machine[i].u > found->u) found = &b->machine[i];
+    return found;
+}
+
+/* Plain sums in fp32, any order: dbias over the axes it broadcasts, dsink over rows and sequences. */
 static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 {
     return (struct ref_sum){.rel = ref_growth((terms + 3) * m->u), .sigma = sqrt((terms + 3) / 3) * m->u};
@@ -348,11 +356,12 @@ static struct ref_sum plain_sum(const struct ref_machine *m, double terms)
 
 static void finish_dbias(struct backward *b, int64_t size)
 {
-    const struct finish f = {&b->machine[0], b->problem->dbias.dtype, 1.0, 0.0, INFINITY};
+    const struct ref_machine *const m = machine_of_all(b);
+    const struct finish f = {m, b->problem->dbias.dtype, 1.0, 0.0, INFINITY};
     for (int64_t i = 0; i < size; ++i) {
         const double count = b->dbias.count[i];
         if (count == 0.0) continue;
-        finish_element(&f, &b->dbias, i, plain_sum(&b->machine[0], count), count, count * b->machine[0].tiny,
+        finish_element(&f, &b->dbias, i, plain_sum(m, count), count, count * m->tiny,
                        b->dbias.overflow[i] != 0.0, &b->tensors[REF_DBIAS], i);
     }
 }
@@ -360,13 +369,14 @@ static void finish_dbias(struct backward *b, int64_t size)
 static void finish_dsink(struct backward *b)
 {
     const struct attest_problem *p = b->problem;
-    const struct finish f = {&b->machine[0], ATTEST_FP32, 1.0, 0.0, INFINITY};
+    const struct ref_machine *const m = machine_of_all(b);
+    const struct finish f = {m, ATTEST_FP32, 1.0, 0.0, INFINITY};
     struct bound_terms *t = &b->dsink;
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         for (int64_t s = 1; s < p->batch; ++s) bound_add_term(t, h, t, s * p->num_heads_q + h);
         if (t->count[h] == 0.0) continue;
-        finish_element(&f, t, h, plain_sum(&b->machine[0], t->count[h]), t->count[h],
-                       t->count[h] * b->machine[0].tiny, t->overflow[h] != 0.0, &b->tensors[REF_DSINK], h);
+        finish_element(&f, t, h, plain_sum(m, t->count[h]), t->count[h], t->count[h] * m->tiny,
+                       t->overflow[h] != 0.0, &b->tensors[REF_DSINK], h);
     }
 }
 

@@ -92,11 +92,6 @@ void bound_put_drift(const struct ref_bound *to, int64_t index, struct bound_dri
         if (fabs(drift.along[d]) > fabs(to->drift[d][index])) to->drift[d][index] = drift.along[d];
 }
 
-double bound_sigma_of_plain_sum(const struct ref_machine *m, double terms, double squares)
-{
-    return m->u * sqrt(LOG_UNIFORM * terms * squares / 3);
-}
-
 double bound_variance_of_rounding(const struct ref_rounding *r, double y)
 {
     const double most = r->relative * y;

@@ -46,9 +46,6 @@ static inline double bound_weight_along(double value, double sigma, double bias)
     return expected > 0.0 ? value / expected : 0.0;
 }
 
-/* Standard deviation of a sum in fp32, rounded to nearest, whose partial sums have that mean square. */
-double bound_sigma_of_plain_sum(const struct ref_machine *m, double terms, double squares);
-
 /* Variance of rounding y, of whose binade nothing is known. */
 double bound_variance_of_rounding(const struct ref_rounding *r, double y);
 

@@ -305,11 +305,14 @@ static int64_t count_ordered_rescales(const struct bound_head *head, const struc
     return most < s->rescales ? most : s->rescales;
 }
 
+/* By how much what weights are relative to may be less than the maximum of the scores seen so far (section 5.5). */
+static double behind(const struct ref_machine *m) { return 0.693147180559945309 * m->rescale_log2; }
+
 /* Error of the exponent of a score: of x itself, of x - max in whatever order and base, of the exponentials. */
 static double exponent_error(const struct ref_machine *m, const struct bound_row_state *s, double x, double score_error)
 {
     const double size = bound_size(s, x), rounded = size + 2 * fmax(size, bound_size(s, s->top)) + 4 * (s->top - x) +
-                                                    10 * bound_behind(m);
+                                                    10 * behind(m);
     return score_error + m->u * rounded + (double)(1 + s->rescales) * m->exp_error;
 }
 
@@ -362,37 +365,23 @@ static void row_lse(const struct bound_head *head, const struct bound_block *blo
     for (int64_t c = head->num_keys; c < head->ld; ++c) block->p[i * head->ld + c] = 0.0;
 }
 
-/* Mean square of the partial sums of a row's weights, the sink's first, in ascending or descending order. */
-static double square_of_partial_sums(const struct bound_head *head, const struct bound_block *block, int64_t i,
-                                     const struct bound_row_state *s)
-{
-    double up = s->sink_weight, squares_up = 0.0, squares_down = 0.0;
-    if (!head->machine.ordered) return 1.0;
-    for (int64_t at = i * head->ld; at < i * head->ld + head->num_keys; ++at) {
-        if (block->live[at] == 0.0) continue;
-        const double down = 1 + s->sink_weight - up;
-        up += block->p[at];
-        squares_up += up * up, squares_down += down * down;
-    }
-    return fmin(1.0, fmax(squares_up, squares_down) / fmax((double)s->live, 1.0));
-}
-
 /* lse: section 5.2. spread: |ln of the computed sum - ln of the true one|, but for roundings of sum and logarithm. */
-static void bound_lse(const struct ref_machine *m, double spread, double variance, double squares,
-                      struct bound_row_state *s)
+static void bound_lse(const struct ref_machine *m, double spread, double variance, struct bound_row_state *s)
 {
     const double log_sum = s->log_sum, terms = (double)(s->live + 2 * s->rescales + 2);
     const double top = bound_size(s, s->top), lse = bound_size(s, s->lse);
     const double sum_error = terms * m->u * (1 + terms * m->u) + 2 * terms * m->tiny;
-    const double logarithm = log_sum + bound_behind(m), log_error = m->log_error * (1 + logarithm) + 2 * m->u * logarithm;
+    const double logarithm = log_sum + behind(m), log_error = m->log_error * (1 + logarithm) + 2 * m->u * logarithm;
     s->relative = sum_error;
-    s->lse_bound = spread + sum_error + log_error + 2 * m->tiny + 3 * m->u * (top + lse + bound_behind(m));
+    s->lse_bound = spread + sum_error + log_error + 2 * m->tiny + 3 * m->u * (top + lse + behind(m));
     if (s->less_base) s->lse_bound += m->u * fabs(s->lse + s->base); /* base comes last */
-    const double of_lse = m->u * m->u * (3 * (top * top + lse * lse) + 4 * logarithm * logarithm) / 3;
-    s->relative_sigma = bound_sigma_of_plain_sum(m, terms, squares);
-    s->lse_sigma = sqrt(variance + s->relative_sigma * s->relative_sigma + of_lse);
+    const double rounded = m->u * m->u * (terms + 3 * (top * top + lse * lse)) + log_error * log_error;
+    s->relative_sigma = m->u * sqrt(terms / 3);
+    s->lse_sigma = sqrt(variance + rounded / 3);
     if (s->less_base && s->base != 0.0) /* what base and it add up to, rounded, may be all there is */
         s->lse_sigma = sqrt(s->lse_sigma * s->lse_sigma + bound_output_variance(m, ATTEST_FP32, s->base + s->lse));
+    s->lse_bias += (1 + (double)s->rescales) * m->exp_error + log_error; /* an approximation may err to one side */
+    s->lse_bias += 1.25 * m->u * fmax(top, lse); /* all scores have the rounding of one softmax_scale log2 e */
 }
 
 /* What a row's computed scores can be at most, and the size of them. */
@@ -463,7 +452,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
     if (s->sink_weight > 0x1p-60) largest_error = fmax(largest_error, sink_error);
     const struct reach reach = reach_of(s, n, x, error);
     const double unfused = bound_is_linear(head->problem) ? 3 * m->u * reach.size : 0.0; /* section 10.1 */
-    const double largest_weight = head->fmax * exp(unfused + m->exp_error + bound_behind(m));
+    const double largest_weight = head->fmax * exp(unfused + m->exp_error + behind(m));
     if (s->live > 0 && !(largest_weight < fmin(m->p.overflow, m->huge))) s->overflow = true;
 
     const bool is_small = s->shift <= LARGE_EXPONENT_ERROR && largest_error <= LARGE_EXPONENT_ERROR;
@@ -481,8 +470,8 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
         inverse = exp(spread);
     }
     s->largest_share = fmin(1.0, exp(reach.ceiling - s->lse) * inverse);
-    const double exponentials = m->exp_error * m->exp_error / 3;
-    s->lost_weights = 0.0;
+    const double exponentials = m->exp_error * m->exp_error / 3, scale = fabs((double)head->problem->softmax_scale);
+    s->lse_bias = 0.0;
     for (int64_t c = 0; c < n; ++c) {
         double sigma = 0.0, bias = 0.0;
         if (live[c] != 0.0) {
@@ -500,11 +489,14 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
             block->rounding_variance[at + c] =
                 scaled ? rounding[c] * rounding[c] / 3 : variance_of_weight(m, p[c], x[c] - s->top, rounding[c]);
             variance += p[c] * p[c] * sigma * sigma;
-            if (p[c] < m->u) s->lost_weights += p[c];
+            /* Of sums that are cut off alike, whatever their order. */
+            s->lse_bias +=
+                p[c] * (bias + scale * (head->features.bias + head->features.aligned) * block->dot_abs[at + c]);
         }
         block->weight_sigma[at + c] = sigma;
         block->weight_bias[at + c] = bias;
     }
-    bound_lse(m, spread, variance, square_of_partial_sums(head, block, i, s), s);
+    variance += (double)s->rescales * exponentials;
+    bound_lse(m, spread, variance, s);
     s->shift *= factor;
 }

@@ -123,8 +123,7 @@ struct bound_row_state {
     double largest_share;     /* normalised weights of 1 before are at most this, and at most 1 */
     double relative;          /* of the sum l and the final scaling of o */
     double relative_sigma;
-    double lost_weights;      /* sum of those that are below half a unit of the sum l */
-    double lse_bound, lse_sigma;
+    double lse_bound, lse_sigma, lse_bias;
     struct ref_sum keys;         /* accumulation of p.v */
     /* For the statistics of o, by bounds.c: */
     double shared[BOUND_PHASES]; /* of each phase, what the weights' roundings do to all of o alike, relative to it */
@@ -156,13 +155,6 @@ void bound_log_weights(const struct bound_head *head, const struct bound_block *
 /* Weights of row i of the block and their errors in the forward pass. */
 void bound_row_weights(const struct bound_head *head, const struct bound_block *block, int64_t i,
                        struct bound_row_state *state);
-
-/* By how much what weights are relative to may be less than the maximum of the scores seen so far (section 5.5). */
-static inline double bound_behind(const struct ref_machine *m) { return 0.693147180559945309 * m->rescale_log2; }
-
-/* Bias of the row's lse, of which the weights are at hand: bounds.md section 9.4. */
-double bound_bias_of_lse(const struct bound_head *head, const struct bound_block *block, int64_t i,
-                         const struct bound_row_state *state);
 
 /* What roundings of weights that are alike do to all of o, relative to it: bounds.md section 9.6. */
 struct bound_alike {

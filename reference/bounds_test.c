@@ -735,10 +735,12 @@ Test(bounds, each_sequence_has_the_bounds_of_its_share)
     const int64_t features[REF_NUM_TENSORS] = {DIM_V, 1, DIM, DIM, DIM_V, 0, 0};
     for (int t = REF_O; t <= REF_DV; ++t)
         for (int b = 0; b < 2; ++b) {
-            const size_t count = (size_t)(rows[t] * features[t]), from = (size_t)b * count, bytes = count * sizeof(double);
+            const size_t count = (size_t)(rows[t] * features[t]), bytes = count * sizeof(double);
+            const size_t from = (size_t)b * count;
             cr_expect_arr_eq(f->bound[0][t] + from, own[b][t] + from, bytes, "%s of %d", ref_tensor_names[t], b);
             if (t != REF_LSE) /* whose sums are alike in both */
-                cr_expect_arr_neq(f->bound[0][t] + from, own[1 - b][t] + from, bytes, "%s of %d", ref_tensor_names[t], b);
+                cr_expect_arr_neq(f->bound[0][t] + from, own[1 - b][t] + from, bytes, "%s of %d", ref_tensor_names[t],
+                                  b);
         }
 }
 

@@ -123,7 +123,8 @@ static enum ref_verdict judge_external(double units)
     f.p.o.dtype = ATTEST_ABSENT;
     f.a.forward.lse = lse, f.a.delta = delta;
     for (int i = 0; i < ROWS; ++i) lse[i] = LSE;
-    for (int i = 0; i < ROWS * DIM; ++i) f.q[i] = (float)judge_normal(&random), f.dout[i] = (float)judge_normal(&random);
+    for (int i = 0; i < ROWS * DIM; ++i)
+        f.q[i] = (float)judge_normal(&random), f.dout[i] = (float)judge_normal(&random);
     for (int i = 0; i < KEYS * DIM; ++i) f.k[i] = (float)judge_normal(&random), f.v[i] = (float)judge_normal(&random);
     for (int t = REF_DQ; t <= REF_DV; ++t) bounds[t].bound = f.bound[t];
     bounds[REF_DK].sigma = f.sigma, bounds[REF_DK].bias = f.systematic;
@@ -141,6 +142,44 @@ Test(judge_planted, the_rounding_of_a_given_lse_is_in_all_weights_of_its_row)
     cr_expect_eq(judge_external(1.2), REF_PASS, "direction %g", f.report.direction_ratio);
     cr_expect_eq(judge_external(-1.2), REF_PASS, "direction %g", f.report.direction_ratio);
     cr_expect_eq(judge_external(10), REF_FAIL, "direction %g", f.report.direction_ratio);
+}
+
+/* ---- a delta that is given ---- */
+
+/* The largest bound of dq where the given delta is off by that much. */
+static double bound_of_given(const char *recipe, double off)
+{
+    static double delta[ROWS];
+    static float given[ROWS];
+    struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
+    struct judge_random random = {19};
+    double most = 0.0;
+    set_up(1, 1, KEYS);
+    f.p.lse = f.p.delta = (struct attest_tensor){.dtype = ATTEST_FP32, .seqlen = 1};
+    f.p.o.dtype = ATTEST_BF16;
+    for (int i = 0; i < ROWS * DIM; ++i)
+        f.q[i] = 0.1f * (float)judge_normal(&random), f.dout[i] = (float)judge_normal(&random);
+    for (int i = 0; i < KEYS * DIM; ++i)
+        f.k[i] = 4 + (float)judge_normal(&random), f.v[i] = 4 + (float)judge_normal(&random);
+    const struct ref_backward backward = {.delta = delta};
+    cr_assert_eq(ref_backward(&f.p, &f.a, NULL, &backward, 1), ATTEST_OK);
+    for (int i = 0; i < ROWS; ++i) given[i] = (float)(delta[i] + off);
+    f.a.delta = given;
+    for (int t = REF_DQ; t <= REF_DV; ++t) bounds[t].bound = f.bound[t];
+    cr_assert_eq(ref_bound_backward(&f.p, &f.a, ref_kernel_recipe(recipe), bounds, 1), ATTEST_OK);
+    for (int i = 0; i < ROWS * DIM; ++i) most = fmax(most, f.bound[REF_DQ][i]);
+    return most;
+}
+
+/* Keys of mean 4: what a delta is off by is 4 times as much of dq, within what one of a rounded o may be. */
+Test(judge_planted, kernels_that_take_a_given_delta_may_be_off_by_what_it_is)
+{
+    static const char *const recipes[] = {"backward_fp32", "one_query_backward_sm80", "short_backward_sm80"};
+    for (int n = 0; n < 3; ++n) {
+        const double exact = bound_of_given(recipes[n], 0), off = bound_of_given(recipes[n], 0x1p-6);
+        cr_expect(off - exact > 3.5 * 0x1p-6, "%s: %g and %g", recipes[n], exact, off);
+        cr_expect_lt(bound_of_given(recipes[n], 64), off + 64, "%s: a wrong one excuses nothing", recipes[n]);
+    }
 }
 
 /* ---- dbias ---- */

@@ -134,11 +134,10 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.less_base = false;
     m.own_sum = recipe->own_sum && !p->external_lse;
     m.corrects_delta = recipe->delta == ATTEST_DELTA_CORRECTED && !p->external_lse;
-    /* Those that would normalize their own take one that is given as it is, which may be of a rounded o. */
-    const bool normalizes = recipe->delta == ATTEST_DELTA_NORMALIZED, is_given = p->delta.dtype != ATTEST_ABSENT;
-    m.normalizes_delta = normalizes && !is_given && !p->has_sink;
-    m.delta_from_o =
-        recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta || (normalizes && is_given);
+    /* One that is given is taken as it is by all but those that correct it, and may be of a rounded o. */
+    const bool is_given = p->delta.dtype != ATTEST_ABSENT;
+    m.normalizes_delta = recipe->delta == ATTEST_DELTA_NORMALIZED && !is_given && !p->has_sink;
+    m.delta_from_o = recipe->delta == ATTEST_DELTA_FROM_ROUNDED_O || m.corrects_delta || is_given;
     m.o_dtype = p->o.dtype != ATTEST_ABSENT ? p->o.dtype : p->dout.dtype;
     m.rounds_outputs = true;
     m.scales = asks_to_scale(recipe) && can_scale_backward(p);

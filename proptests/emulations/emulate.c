@@ -35,8 +35,6 @@ const struct implementation emulations[] = {
     OF_KERNEL("portable-scaled", SHORT_BACKWARD_SM90_N128_SCALED, 128),
     UNKIND_OF_KERNEL("portable-scaled-unkind", SHORT_BACKWARD_SM90_N128_SCALED, 128),
     EMULATION("lazy", LAZY, 16),
-    {IMPLEMENTATION("hopper-low", &ref_recipes[REF_RECIPE_HOPPER], 16), .errs_low = true},
-    {IMPLEMENTATION("flash-low", &ref_recipes[REF_RECIPE_FLASH], 64), .errs_low = true},
     /* FlashAttention-2, where "flash" rounds as the memory-efficient kernel does */
     {IMPLEMENTATION("flash-late", &ref_recipes[REF_RECIPE_FLASH], 64), .rounds_late = true},
     {0},
@@ -205,7 +203,7 @@ static void finish_rows(const struct head *head, const struct rows *rows)
         const float max = rows->max[i], sum = rows->sum[i];
         const bool is_empty = !rows->seen[i] && sum == 0.0f; /* what was added up is 0, and stays so */
         const float of_lse = MUTANT(head, MUTANT_LSE_OF_MAXIMUM) ? rows->most[i] : max;
-        const float lse = rows->base[i] + (isfinite(of_lse) ? of_lse + head_log(head, sum) : of_lse);
+        const float lse = rows->base[i] + (isfinite(of_lse) ? of_lse + logf(sum) : of_lse);
         const float scale = ldexpf(head->drop_scale / sum, -rows->power);
         store_row(head, rows->r0 + i, rows->o[i], is_empty ? 1.0f : scale, lse);
     }

@@ -44,8 +44,6 @@ struct implementation {
     const struct attest_recipe *merge_recipe; /* of a merge in fp32; NULL: as attest_merge states it */
     const struct attest_recipe *merge_backward_recipe; /* NULL: the oracle's gradients, rounded once */
     bool is_unkind;  /* an emulation that errs as far as its recipe lets it: head_exp, struct unit */
-    bool errs_low;    /* emulation: exponentials and logarithms are all nearly as much too small as they may be, faithful
-                       * sums a chain of additions that are cut off */
     bool rounds_late; /* emulation: ds of p in fp32, rounded as it is, where its recipe allows other ways too */
     bool is_partial; /* may answer UNSUPPORTED: such a case does not count */
 };

@@ -141,24 +141,16 @@ float head_exp(const struct head *head, int64_t c, float x, float reference, int
     const float log2_e = 0x1.715476p0f, scaled = fmaf(reference, log2_e, (float)-power);
     const bool fused = head->self->recipe->accumulate != ATTEST_ACC_FP32;
     const float y = fused ? fmaf(x, log2_e, -scaled) : x * log2_e - scaled;
-    const bool errs = head->self->is_unkind || head->self->errs_low;
-    if (!errs || !isfinite(y)) return power ? exp2f(y) : expf(x - reference);
+    if (!head->self->is_unkind || !isfinite(y)) return power ? exp2f(y) : expf(x - reference);
     return head_exp2(head, c, y);
 }
 
 float head_exp2(const struct head *head, int64_t c, float y)
 {
-    const bool low = head->self->errs_low;
-    if ((!head->self->is_unkind && !low) || !isfinite(y)) return exp2f(y);
+    if (!head->self->is_unkind || !isfinite(y)) return exp2f(y);
     const double off = head->self->recipe->exp_error - 0x1p-24; /* less what storing it rounds */
-    const float e = y == 0.0f ? 1.0f : (float)(exp2((double)y) * (c % 2 && !low ? 1 + off : 1 - off));
+    const float e = y == 0.0f ? 1.0f : (float)(exp2((double)y) * (c % 2 ? 1 + off : 1 - off));
     return e < FLT_MIN ? 0.0f : e;
-}
-
-float head_log(const struct head *head, float sum)
-{
-    const double exact = log((double)sum);
-    return head->self->errs_low && sum != 1.0f ? (float)(exact - 0x1.ep-23 * (1 + fabs(exact))) : logf(sum);
 }
 
 bool head_is_large(const struct head *head, float size)
@@ -200,8 +192,7 @@ struct unit unit_of(const struct head *head, int32_t dtype_a, int32_t dtype_b)
 {
     return (struct unit){head->self->recipe->accumulate,
                          {emulate_min_exponent(dtype_a), emulate_min_exponent(dtype_b)},
-                         (head->self->is_unkind || head->self->errs_low) &&
-                             head->self->recipe->accumulate == ATTEST_ACC_FAITHFUL};
+                         head->self->is_unkind && head->self->recipe->accumulate == ATTEST_ACC_FAITHFUL};
 }
 
 /* x of one visible score from q.k. */

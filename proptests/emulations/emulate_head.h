@@ -49,9 +49,6 @@ void head_load_k(const struct head *head, const struct attest_tensor *t, const v
  * subnormal. */
 float head_exp(const struct head *head, int64_t c, float x, float reference, int power);
 
-/* ln sum; 15/16 of 2^-22 (1 + |ln|) too small where all errors are to one side. */
-float head_log(const struct head *head, float sum);
-
 /* Whether own_sum asks for a row: of a finite lse or maximum in base e; and then the largest finite bias that it sees,
  * or the sink. */
 bool head_is_large(const struct head *head, float size);

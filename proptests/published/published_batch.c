@@ -42,7 +42,7 @@ static int judge(const struct attest_problem *p, const struct attest_forward_arg
     const struct ref_shares shares = shares_of_plan(plan, ATTEST_FORWARD);
     const bool found = ref_forward(p, a, &want, 0) == ATTEST_OK &&
                        ref_bound_forward_shares(p, a, &shares, &o, &lse, 0) == ATTEST_OK;
-    char kernel[96];
+    char kernel[160];
     snprintf(kernel, sizeof kernel, "%s", attest_plan_kernel(plan, ATTEST_FORWARD));
     attest_plan_destroy(plan);
     if (!found) return state(out, false, "no memory");
