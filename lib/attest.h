@@ -60,10 +60,10 @@ enum attest_device {
     ATTEST_REFERENCE /* the double-precision oracle; host pointers; results rounded once, at the end */
 };
 
-/* Where the mask's diagonal lies: query i sits on key i + diag. */
-/* Bits: a tensor may take part in both. */
+/* They are bits: a tensor may take part in both. */
 enum attest_pass { ATTEST_FORWARD = 1, ATTEST_BACKWARD = 2 };
 
+/* Where the mask's diagonal lies: query i sits on key i + diag. */
 enum attest_diag {
     ATTEST_DIAG_UNSET = 0,
     ATTEST_DIAG_TOP_LEFT,     /* diag = 0 */
@@ -298,19 +298,20 @@ enum attest_accumulate {
     ATTEST_ACC_HOPPER    /* sm_90: 16 products a step, aligned to 25 fraction bits, truncated */
 };
 
+/* A delta that is given is taken as it is, but corrected by CORRECTED. */
 enum attest_delta {
     ATTEST_DELTA_EXACT = 0,      /* sum_j p dp from unrounded p and dp, in fp32 */
     ATTEST_DELTA_FROM_ROUNDED_O, /* dout . o with o already rounded to its output format */
-    ATTEST_DELTA_CORRECTED, /* dq's sums begin with dout . o and end with the sum of p dp and a rank-one correction, which
-                               dk, dv, dbias and dsink use too; plain where delta is given (external_lse) */
+    ATTEST_DELTA_CORRECTED, /* dq's sums begin with dout . o and end with the sum of p dp and a rank-one correction,
+                               which dk, dv, dbias and dsink use too; plain where lse is given, too (external_lse) */
     ATTEST_DELTA_NORMALIZED /* sum_j p dp / sum_j p, both as in EXACT; with a sink, EXACT */
 };
 
 /* What p and ds are when they meet v, dout, k and q. */
 enum attest_weights {
     ATTEST_WEIGHTS_FP32 = 0,
-    ATTEST_WEIGHTS_ONE_PART,  /* rounded to the dtype of what they meet: p to that of v, in dv to that of dout; ds to that
-                                 of k and q */
+    ATTEST_WEIGHTS_ONE_PART,  /* rounded to the dtype of what they meet: p to that of v, in dv to that of dout; ds to
+                                 that of k and q */
     ATTEST_WEIGHTS_TWO_PARTS, /* to a sum of two such numbers */
     ATTEST_WEIGHTS_SCALED_FP16 /* in plain problems of bf16 to fp16, ds and the operands that both meet scaled by powers
                                   of two of the largest numbers of the head (reference/bounds.md, 11.11 and 11.12), of
@@ -338,8 +339,8 @@ struct attest_recipe {
                              where tiles come in ascending or in descending order, and its running maximum is of such a
                              run; dq is of tiles of 64 to 128 keys, added in any order, rounded to nearest; delta's
                              fp32 sums are in order, or of four or more lanes; 0: any order */
-    int32_t round_scaled_ds; /* 1: ds may be rounded as softmax_scale ds, as weights_ds says; 0: softmax_scale meets the sums
-                                of dq and dk alone */
+    int32_t round_scaled_ds; /* 1: ds may be rounded as softmax_scale ds, as weights_ds says; 0: softmax_scale meets the
+                                sums of dq and dk alone */
 };
 
 struct attest_plan;

@@ -339,7 +339,7 @@ static enum attest_status backward_unit(void *context, int64_t unit)
     return ok ? ATTEST_OK : ATTEST_OUT_OF_MEMORY;
 }
 
-/* Of dbias and dsink, which add up what all shares made: the one with the coarsest sums. */
+/* dbias and dsink add up what all shares made: they are bounded by the machine with the coarsest sums. */
 static const struct ref_machine *machine_of_all(const struct backward *b)
 {
     const struct ref_machine *found = &b->machine[0];

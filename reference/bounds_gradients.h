@@ -26,7 +26,8 @@ struct bound_weights {
 /* Sums of weights times an operand, by element of a gradient. stored: of dq and dk. variance and what follows: NULL
  * unless asked for. */
 struct bound_terms {
-    double *value, *absolute, *error, *stored, *signed_bias[BOUND_ALL_SIGNED], *variance, *bias, *known, *rounded, *shared;
+    double *value, *absolute, *error, *stored, *signed_bias[BOUND_ALL_SIGNED], *variance, *bias, *known, *rounded;
+    double *shared;
     double *alike[REF_WAYS];
     struct bound_path path;
     double *rounding, *rounding_variance; /* of partial results, already in units of the gradient */

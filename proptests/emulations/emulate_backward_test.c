@@ -20,29 +20,36 @@ static void judge(struct prop_case *c, enum ref_tensor tensor, const void *got, 
     ref_judge(&c->p, &c->a.forward, tensor, got, oracle, &bounds[tensor], 1, report);
 }
 
-/* Of recipe `by`. */
-static struct judged run_as(const struct implementation *e, const char *by, int32_t dtype)
+/* Runs both passes of a case that is laid out, judges dq and dk by a recipe, and frees the case. */
+static struct judged judged_by(struct prop_case *c, const struct implementation *e, const struct attest_recipe *recipe)
 {
-    struct prop_case c;
     struct judged judged;
     struct computed how;
     struct ref_bound bounds[REF_NUM_TENSORS];
     memset(bounds, 0, sizeof bounds);
-    long_case(&c, FAMILY_MEAN, 1, dtype, 1024, 1);
-    const int64_t count = case_count(&c, T_DQ);
-    const struct ref_backward oracle = {.dq = case_doubles(&c, count), .dk = case_doubles(&c, count)};
+    const int64_t count = case_count(c, T_DQ);
+    const struct ref_backward oracle = {.dq = case_doubles(c, count), .dk = case_doubles(c, count)};
     for (int t = REF_DQ; t <= REF_DK; ++t)
-        bounds[t] = (struct ref_bound){.bound = case_doubles(&c, count),
-                                       .sigma = case_doubles(&c, count),
-                                       .bias = case_doubles(&c, count)};
-    case_reset_outputs(&c);
-    cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &oracle, 0), ATTEST_OK);
-    cr_assert_eq(e->forward(e, &c.p, &c.a.forward, &how), ATTEST_OK);
-    cr_assert_eq(e->backward(e, &c.p, &c.a, &how), ATTEST_OK);
-    cr_assert_eq(ref_bound_backward(&c.p, &c.a, ref_kernel_recipe(by), bounds, 0), ATTEST_OK);
-    judge(&c, REF_DQ, c.a.dq, oracle.dq, bounds, &judged.dq);
-    judge(&c, REF_DK, c.a.dk, oracle.dk, bounds, &judged.dk);
-    case_free(&c);
+        bounds[t] = (struct ref_bound){.bound = case_doubles(c, count),
+                                       .sigma = case_doubles(c, count),
+                                       .bias = case_doubles(c, count)};
+    case_reset_outputs(c);
+    cr_assert_eq(ref_backward(&c->p, &c->a, NULL, &oracle, 0), ATTEST_OK);
+    cr_assert_eq(e->forward(e, &c->p, &c->a.forward, &how), ATTEST_OK);
+    cr_assert_eq(e->backward(e, &c->p, &c->a, &how), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&c->p, &c->a, recipe, bounds, 0), ATTEST_OK);
+    judge(c, REF_DQ, c->a.dq, oracle.dq, bounds, &judged.dq);
+    judge(c, REF_DK, c->a.dk, oracle.dk, bounds, &judged.dk);
+    case_free(c);
+    return judged;
+}
+
+/* Of recipe `by`. */
+static struct judged run_as(const struct implementation *e, const char *by, int32_t dtype)
+{
+    struct prop_case c;
+    long_case(&c, FAMILY_MEAN, 1, dtype, 1024, 1);
+    const struct judged judged = judged_by(&c, e, ref_kernel_recipe(by));
     const struct ref_report *r = &judged.dq;
     printf("%-15s %s dq: relative error %.1e, largest share of its bound %.2f, rms of the threshold %.2f, "
            "RMS(bound) / RMS(oracle) %.3f\n",
@@ -52,7 +59,10 @@ static struct judged run_as(const struct implementation *e, const char *by, int3
     return judged;
 }
 
-static struct judged run(const char *name, int32_t dtype) { return run_as(emulation_named(name), "backward_sm80", dtype); }
+static struct judged run(const char *name, int32_t dtype)
+{
+    return run_as(emulation_named(name), "backward_sm80", dtype);
+}
 
 static void expect_pass(const char *name, int32_t dtype, double relative_error)
 {
@@ -104,28 +114,11 @@ static struct judged run_small_scale(const char *name, const char *by)
 {
     const struct implementation *const e = emulation_named(name);
     struct prop_case c;
-    struct judged judged;
-    struct computed how;
-    struct ref_bound bounds[REF_NUM_TENSORS];
-    memset(bounds, 0, sizeof bounds);
     long_case(&c, FAMILY_NORMAL, 1, ATTEST_FP16, 64, 1);
     c.p.softmax_scale = 0x1p-14f;
     c.p.dq.dtype = c.p.dk.dtype = ATTEST_FP32; /* what is left of softmax_scale ds is no more than fp16 has */
     case_lay_out(&c);
-    const int64_t count = case_count(&c, T_DQ);
-    const struct ref_backward oracle = {.dq = case_doubles(&c, count), .dk = case_doubles(&c, count)};
-    for (int t = REF_DQ; t <= REF_DK; ++t)
-        bounds[t] = (struct ref_bound){.bound = case_doubles(&c, count),
-                                       .sigma = case_doubles(&c, count),
-                                       .bias = case_doubles(&c, count)};
-    case_reset_outputs(&c);
-    cr_assert_eq(ref_backward(&c.p, &c.a, NULL, &oracle, 0), ATTEST_OK);
-    cr_assert_eq(e->forward(e, &c.p, &c.a.forward, &how), ATTEST_OK);
-    cr_assert_eq(e->backward(e, &c.p, &c.a, &how), ATTEST_OK);
-    cr_assert_eq(ref_bound_backward(&c.p, &c.a, ref_recipe(by), bounds, 0), ATTEST_OK);
-    judge(&c, REF_DQ, c.a.dq, oracle.dq, bounds, &judged.dq);
-    judge(&c, REF_DK, c.a.dk, oracle.dk, bounds, &judged.dk);
-    case_free(&c);
+    const struct judged judged = judged_by(&c, e, ref_recipe(by));
     printf("%-10s by %-6s: dq and dk use %.3g and %.3g of their bounds, %.3g and %.3g of the threshold\n", name, by,
            judged.dq.use, judged.dk.use, judged.dq.rms_ratio, judged.dk.rms_ratio);
     fflush(stdout);

@@ -191,8 +191,9 @@ static void expect_within(const struct kernels *k, const struct shape *shape, in
             scale(&c, powers[i]);
             judge(&c, k, r);
             for (int t = 0; t < GRADIENTS; ++t) {
-                cr_expect(r[t].use <= 1 && r[t].rms_ratio <= 1 && r[t].mean_ratio <= 1, "%s and %s, %s, 2^%d, %s: %g, %g, %g",
-                          k->first->name, k->second ? k->second->name : "no other", family_names[f], powers[i],
+                cr_expect(r[t].use <= 1 && r[t].rms_ratio <= 1 && r[t].mean_ratio <= 1,
+                          "%s and %s, %s, 2^%d, %s: %g, %g, %g", k->first->name,
+                          k->second ? k->second->name : "no other", family_names[f], powers[i],
                           ref_tensor_names[tensors[t]], r[t].use, r[t].rms_ratio, r[t].mean_ratio);
                 use[t] = fmax(use[t], r[t].use), outside += r[t].overflow_count;
                 rms = fmax(rms, r[t].rms_ratio), mean = fmax(mean, r[t].mean_ratio);
@@ -402,8 +403,9 @@ static void expect_o_within(const struct kernels *k, const struct shape *shape)
         scale(&c, powers[i % 4]);
         const struct ref_report r = judge_o(&c, k);
         const bool is_noise = i / 4 != FAMILY_DUPLICATE; /* equal weights are rounded alike */
-        cr_expect(r.use <= 1 && (!is_noise || (r.rms_ratio <= 1 && r.mean_ratio <= 1)), "%s and %s, %s, 2^%d: %g, %g, %g",
-                  k->first->name, k->second ? k->second->name : "no other", family_names[i / 4], powers[i % 4], r.use,
+        cr_expect(r.use <= 1 && (!is_noise || (r.rms_ratio <= 1 && r.mean_ratio <= 1)),
+                  "%s and %s, %s, 2^%d: %g, %g, %g", k->first->name,
+                  k->second ? k->second->name : "no other", family_names[i / 4], powers[i % 4], r.use,
                   r.rms_ratio, r.mean_ratio);
         use = fmax(use, r.use);
         if (is_noise) rms = fmax(rms, r.rms_ratio), mean = fmax(mean, r.mean_ratio);

@@ -224,8 +224,9 @@ static json_t *json_recipes(const struct plugin_audit *audit)
                             delta_of(r), "exp_error", report_number(r->exp_error), "tanh_error",
                             report_number(r->tanh_error), "tile_k", r->tile_k, "weights_p",
                             weights_of(r->weights_p), "round_p_ds", r->round_p_ds, "weights_ds",
-                            weights_of(r->weights_ds), "round_dkv_heads", r->round_dkv_heads, "own_sum", r->own_sum, "rescale_log2",
-                            r->rescale_log2, "ordered_keys", r->ordered_keys, "round_scaled_ds", r->round_scaled_ds));
+                            weights_of(r->weights_ds), "round_dkv_heads", r->round_dkv_heads, "own_sum",
+                            r->own_sum, "rescale_log2", r->rescale_log2, "ordered_keys", r->ordered_keys,
+                            "round_scaled_ds", r->round_scaled_ds));
     }
     return list;
 }
