@@ -1,10 +1,11 @@
-# apply.pl MUTANTS FILES... OUTPUT_FOLDER: writes each mutant as OUTPUT_FOLDER/NAME.cu, and their table as
+# apply.pl MUTANTS FILES... OUTPUT_FOLDER: writes each mutant as OUTPUT_FOLDER/NAME.cc, and their table as
 # OUTPUT_FOLDER/kernel_mutants_list.h. Headers among the files stand in the place where they are included first. Of a
 # launcher that a kernel calls, the mutant is the two together.
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
 # 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
 # such. Wider heads are left to the kernel itself. One with a line `heads  of any width` is of all widths. A line
-# `likely` names the case of kernels_long.c that is asked first, or `large rows` for those of kernels_large.c.
+# `likely` names what is asked first: a case of kernels_long.c, `large rows` for those of kernels_large.c, or a property
+# and the number of its case.
 use strict;
 use warnings;
 
@@ -71,7 +72,7 @@ for my $m (@mutants) {
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel has no launcher\n";
     $code =~ s/(launch_(?:scores|width|few))<f16>/$1<bf16>/g;
     $code = narrowed($code, $m->{name}, $kernel) if !$m->{heads};
-    open my $out, '>', "$folder/$m->{name}.cu" or die "$folder: $!\n";
+    open my $out, '>', "$folder/$m->{name}.cc" or die "$folder: $!\n";
     print $out $code;
     close $out or die "$m->{name}: $!\n";
     my $likely = defined $m->{likely} ? "\"$m->{likely}\"" : "NULL";

@@ -1,10 +1,10 @@
 /* judge.c - is a wrong kernel rejected? For mutate.py.
  *
- *     judge MUTANT.so SECONDS
+ *     judge MUTANT.so SECONDS MOST
  *
  * The library holds launchers of kernels, by the names of kernels/registry.h on the simulated GPU; all others are this
- * program's. Prints one line. Exit status 0: rejected; 1: not in one round, nor within SECONDS of processor time; 2: no
- * such library. */
+ * program's. Prints one line. Exit status 0: rejected, or a round of cases takes more than MOST seconds of processor time,
+ * if MOST is not 0; 1: not in one round, nor within SECONDS of processor time; 2: no such library. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 
 #include "proptests/kernel_mutants/kernels_reject.h"
 
-enum { REJECTED, SURVIVES, ERROR, CASES = 4, MOST_SECONDS = 300 };
+enum { REJECTED, SURVIVES, ERROR, CASES = 4 };
 
 /* A crash is a rejection, and so is what does not end. */
 static void on_signal(int signal)
@@ -39,9 +39,9 @@ int main(int argc, char **argv)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF};
     struct kernel_launchers launchers = {{NULL}, {NULL}, NULL, NULL};
-    void *const library = argc == 3 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+    void *const library = argc == 4 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     int taken = 0;
-    if (library == NULL) return printf("%s\n", argc == 3 ? dlerror() : "usage: judge MUTANT.so SECONDS"), ERROR;
+    if (library == NULL) return printf("%s\n", argc == 4 ? dlerror() : "usage: judge MUTANT.so SECONDS MOST"), ERROR;
     for (int i = 0; forward_kernels[i].name != NULL; ++i) taken += take(&launchers, library, forward_kernels[i].name);
     for (int i = 0; backward_kernels[i].name != NULL; ++i) taken += take(&launchers, library, backward_kernels[i].name);
     taken += take(&launchers, library, merge_kernel.name) + take(&launchers, library, merge_backward_kernel.name);
@@ -52,8 +52,9 @@ int main(int argc, char **argv)
     for (int64_t first = 0; first == 0 || clock() < end; first += CASES) {
         struct kernels_rejection by;
         /* Of processor time, as the machine may have other work. */
-        setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = MOST_SECONDS}, NULL);
-        if (!kernels_reject("mutant", &launchers, 0, first, CASES, NULL, &by)) continue;
+        setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = atoi(argv[3])}, NULL);
+        const struct kernels_asked asked = {.first_case = first, .cases = CASES};
+        if (!kernels_reject("mutant", &launchers, &asked, &by)) continue;
         by.message[strcspn(by.message, "\n")] = '\0';
         printf("rejected by %s, case %" PRId64 ": %.120s\n", by.property, by.number, by.message);
         return REJECTED;

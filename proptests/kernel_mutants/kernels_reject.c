@@ -1,6 +1,7 @@
 /* kernels_reject.c - cases for wrong kernels; none is made smaller. */
 #include "proptests/kernel_mutants/kernels_reject.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,46 +106,73 @@ static int ask_large(const struct reach *reach, const struct implementation *sel
     return failure;
 }
 
-static bool properties_reject(const struct reach *reach, const struct implementation *self, uint64_t forbids,
-                              int64_t first_case, int64_t cases, struct prop_context *context,
+static bool properties_reject(const struct reach *reach, const struct implementation *self,
+                              const struct kernels_asked *what, struct prop_context *context,
                               struct kernels_rejection *out)
 {
     for (const struct property *p = properties; p->name != NULL; ++p) {
         struct property asked;
-        if (!is_asked(reach, forbids, p, &asked)) continue;
-        for (int64_t i = first_case; i < first_case + cases; ++i)
+        if (!is_asked(reach, what->forbids, p, &asked)) continue;
+        for (int64_t i = what->first_case; i < what->first_case + what->cases; ++i)
             if (ask(&asked, self, i, context) > TRIAL_PASSES) return rejected(out, p->name, i, context);
     }
     return false;
 }
 
-bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
-                    int64_t cases, const char *likely, struct kernels_rejection *out)
+/* The case of a property that `likely` names, if it does. */
+static const struct property *property_of(const char *likely, int64_t *number)
+{
+    char name[64];
+    return sscanf(likely, "%63s %" SCNd64, name, number) == 2 ? property_named(name) : NULL;
+}
+
+bool kernels_likely_exists(const char *likely)
+{
+    int64_t number;
+    return kernels_long_has(likely) || strcmp(likely, KERNELS_LARGE) == 0 || property_of(likely, &number) != NULL;
+}
+
+static bool likely_rejects(const struct reach *reach, const struct implementation *self, uint64_t forbids,
+                           const char *likely, struct prop_context *context, struct kernels_rejection *out)
+{
+    int64_t number = 0;
+    struct property asked;
+    const struct property *const property = property_of(likely, &number);
+    if (property != NULL)
+        return is_asked(reach, forbids, property, &asked) && ask(&asked, self, number, context) > TRIAL_PASSES &&
+               rejected(out, property->name, number, context);
+    if (strcmp(likely, KERNELS_LARGE) == 0)
+        return ask_large(reach, self, context) != TRIAL_PASSES && rejected(out, KERNELS_LARGE, 0, context);
+    return ask_several_tiles(reach, self, likely, context) != TRIAL_PASSES && rejected(out, "several_tiles", 0, context);
+}
+
+/* What has several tiles and large rows. */
+static bool long_ones_reject(const struct reach *reach, const struct implementation *self, struct prop_context *context,
+                             struct kernels_rejection *out)
+{
+    if (ask_several_tiles(reach, self, NULL, context) != TRIAL_PASSES) return rejected(out, "several_tiles", 0, context);
+    return ask_large(reach, self, context) != TRIAL_PASSES && rejected(out, KERNELS_LARGE, 0, context);
+}
+
+bool kernels_reject(const char *name, const struct kernel_launchers *launchers, const struct kernels_asked *asked,
+                    struct kernels_rejection *out)
 {
     static struct prop_context context;
     const struct reach reach = reach_of(launchers);
     /* Where no kernel for Hopper alone takes what is asked of others. */
     const enum sim_generation generation = reach.older || reach.merge ? SIM_SM_80 : SIM_SM_90;
     struct kernel_implementation kernels = kernels_on_sim(name, generation, launchers);
+    const struct implementation *const self = &kernels.implementation;
     kernels.is_general = reach.general;
     kernels.only_replaced = !reach.merge; /* nothing else is wrong */
-    const bool likely_large = likely != NULL && strcmp(likely, KERNELS_LARGE) == 0;
-    if (first_case == 0 && likely_large && ask_large(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
-        return rejected(out, KERNELS_LARGE, 0, &context);
-    if (first_case == 0 && likely != NULL && !likely_large &&
-        ask_several_tiles(&reach, &kernels.implementation, likely, &context) != TRIAL_PASSES)
-        return rejected(out, "several_tiles", 0, &context);
+    const bool is_first = asked->first_case == 0;
+    for (int i = 0; is_first && asked->likely != NULL && asked->likely[i] != NULL; ++i)
+        if (likely_rejects(&reach, self, asked->forbids, asked->likely[i], &context, out)) return out->likely = true;
     /* Of merges, corners and long cases ask little, after all that they ask of the kernels that make states. */
-    if (reach.merge && properties_reject(&reach, &kernels.implementation, forbids, first_case, cases, &context, out))
-        return true;
+    if (reach.merge && properties_reject(&reach, self, asked, &context, out)) return true;
     kernels.only_replaced = false; /* corners may ask for results of other kernels */
-    if (first_case == 0 && ask_corners(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
-        return rejected(out, "corners", 0, &context);
+    if (is_first && ask_corners(&reach, self, &context) != TRIAL_PASSES) return rejected(out, "corners", 0, &context);
     kernels.only_replaced = !reach.merge;
-    if (first_case == 0 && ask_several_tiles(&reach, &kernels.implementation, NULL, &context) != TRIAL_PASSES)
-        return rejected(out, "several_tiles", 0, &context);
-    if (first_case == 0 && !likely_large && ask_large(&reach, &kernels.implementation, &context) != TRIAL_PASSES)
-        return rejected(out, KERNELS_LARGE, 0, &context);
-    return !reach.merge &&
-           properties_reject(&reach, &kernels.implementation, forbids, first_case, cases, &context, out);
+    if (is_first && !asked->likely_alone && long_ones_reject(&reach, self, &context, out)) return true;
+    return !reach.merge && properties_reject(&reach, self, asked, &context, out);
 }

@@ -10,13 +10,25 @@
 struct kernels_rejection {
     const char *property; /* or "corners", "several_tiles" or KERNELS_LARGE */
     int64_t number;       /* of the case */
+    bool likely;
     char message[512];
 };
 
-/* Asks cases first_case .. first_case + cases - 1 of each property that can reach one of the launchers, without the
- * features `forbids`, and with the first case the corners, what has several tiles and large rows; one of them fails:
- * true. `likely`: what is asked before all else, the name of what has several tiles or KERNELS_LARGE; NULL: nothing. */
-bool kernels_reject(const char *name, const struct kernel_launchers *launchers, uint64_t forbids, int64_t first_case,
-                    int64_t cases, const char *likely, struct kernels_rejection *out);
+struct kernels_asked {
+    uint64_t forbids; /* features */
+    int64_t first_case, cases;
+    /* Asked before all else, up to NULL; what has several tiles, by name, KERNELS_LARGE, or a property and a case of it,
+     * "NAME NUMBER". NULL: nothing. */
+    const char *const *likely;
+    bool likely_alone; /* of what has several tiles, and of large rows, nothing else is asked */
+};
+
+/* Asks cases first_case .. first_case + cases - 1 of each property that can reach one of the launchers, and with the
+ * first case what is likely, the corners, what has several tiles and large rows; one of them fails: true. */
+bool kernels_reject(const char *name, const struct kernel_launchers *launchers, const struct kernels_asked *asked,
+                    struct kernels_rejection *out);
+
+/* Whether there is what `likely` names: else it would be passed over. */
+bool kernels_likely_exists(const char *likely);
 
 #endif

@@ -11,6 +11,7 @@ kernel, are drawn again. Survivors are listed.
 """
 import argparse
 import concurrent.futures
+import math
 import os
 import pathlib
 import random
@@ -18,7 +19,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
 ROW = re.compile(r"^KERNEL\((\w+), (\w+), ([\w/]+), \w+\)$", re.M)
 INCLUDE = re.compile(r'^#include "kernels/([\w/]+\.h)"$', re.M)
@@ -143,7 +143,7 @@ class Workshop:
         self.root, self.judge, self.flags, self.seconds, self.folder = root, judge, flags, seconds, folder
         self.sources = Sources(root)
         self.text = {name: text.split("\n") for name, text in self.sources.text.items()}
-        self.plain_code = {}
+        self.plain_code, self.most = {}, {}
 
     def compile(self, kernel, include, out):
         """Whether it compiles; a header in `include` stands for that of the root."""
@@ -165,27 +165,31 @@ class Workshop:
         subprocess.run(["objcopy", "--strip-debug", str(object_file), str(stripped)], check=True)
         return stripped.read_bytes()
 
-    def judged(self, folder, objects, seconds):
-        """What the judge says of a library of these objects, and its status: 0 rejected, 1 survives."""
+    def judged(self, folder, objects, seconds, most):
+        """What the judge says of a library of these objects, its status (0 rejected, 1 survives) and what it took."""
         library = folder / "mutant.so"
         subprocess.run(["g++", "-shared", "-Wl,-Bsymbolic", "-o", str(library), *map(str, objects)], check=True)
-        done = subprocess.run([str(self.judge), str(library), str(seconds)], capture_output=True, text=True)
-        if done.returncode not in (0, 1):
-            sys.exit(f"{self.judge}: {done.returncode} {done.stdout}")
-        return done.returncode, done.stdout.strip()
+        judge = subprocess.Popen([str(self.judge), str(library), str(seconds), str(most)], stdout=subprocess.PIPE)
+        said = judge.stdout.read().decode().strip()
+        _, status, usage = os.wait4(judge.pid, 0)
+        judge.returncode = os.waitstatus_to_exitcode(status)
+        if judge.returncode not in (0, 1):
+            sys.exit(f"{self.judge}: {judge.returncode} {said}")
+        return judge.returncode, said, usage.ru_utime + usage.ru_stime
 
     def with_caller(self, kernel, object_file):
         callers = self.sources.callers
         return [object_file, *([self.plain_object(callers[kernel])] if kernel in callers else [])]
 
     def check_plain(self, kernel):
-        """What rejects a kernel as it is would reject every mutant: a round, and how long it took."""
-        began = time.time()
+        """What rejects a kernel as it is would reject every mutant: a round. A mutant has four times as long for it."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            status, said = self.judged(pathlib.Path(folder), self.with_caller(kernel, self.plain_object(kernel)), 0)
+            objects = self.with_caller(kernel, self.plain_object(kernel))
+            status, said, took = self.judged(pathlib.Path(folder), objects, 0, 0)
         if status == 0:
             sys.exit(f"{kernel} as it is: {said}")
-        return time.time() - began
+        self.most[kernel] = math.ceil(4 * took + 10)
+        return took
 
     def try_mutant(self, name, line, changed):
         """(status, what was said): status 0 rejected, 1 survives, None to be drawn again."""
@@ -203,7 +207,7 @@ class Workshop:
                     return None, "does not compile"
                 if self.machine_code(out) == self.plain_code[kernel]:
                     continue
-                status, said = self.judged(mutant, self.with_caller(kernel, out), self.seconds)
+                status, said, _ = self.judged(mutant, self.with_caller(kernel, out), self.seconds, self.most[kernel])
                 if status == 0:
                     break
             return status, said
