@@ -11,7 +11,7 @@
 #include "proptests/properties/outcome.h"
 #include "reference/formats.h"
 
-enum { FAR_BIAS = 3000 };
+enum { FAR_BIAS = 3000, BLOCK_Q = 48, BLOCK_K = 32 };
 
 static bool has(const struct long_case *from, uint64_t feature) { return (from->features & feature) != 0; }
 
@@ -73,6 +73,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
 {
     struct attest_problem *p = &c->p;
     if (has(from, FEATURE(MASK))) p->mask = scores_of(ATTEST_UINT8);
+    if (has(from, FEATURE(BLOCK_MASK))) p->block_mask = scores_of(ATTEST_UINT8), p->block_q = BLOCK_Q, p->block_k = BLOCK_K;
     if (has(from, FEATURE(BIAS))) p->bias = scores_of(ATTEST_FP32);
     if (has(from, FEATURE(DBIAS)) && c->backward) p->dbias = scores_of(ATTEST_FP32), p->dbias.head = 1;
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
@@ -123,6 +124,13 @@ static bool is_seen(int64_t row, int64_t key)
     return row >= 64 && key % 64 == 40;
 }
 
+/* Rows from the 96th on see no key before the 96th, which hides whole tiles; of other blocks every third is hidden. */
+static bool is_block_seen(int64_t block_row, int64_t block)
+{
+    if (block_row >= 2 && block < 3) return false;
+    return (block_row + block) % 3 != 1;
+}
+
 /* q . k keeps its size. */
 static double size_of(const struct prop_case *c, const struct long_case *from, enum tensor_id t)
 {
@@ -135,6 +143,7 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
 {
     static const enum role roles[NUM_TENSORS] = {[T_Q] = ROLE_Q, [T_K] = ROLE_K, [T_V] = ROLE_V, [T_DOUT] = ROLE_DOUT};
     if (t == T_MASK) return is_seen(at[2], at[3]);
+    if (t == T_BLOCK_MASK) return is_block_seen(at[2], at[3]);
     if (t == T_BIAS && from->hiding && at[2] % 4 < 2) return at[2] % 4 == 0 ? -1e9f : -FLT_MAX;
     if (t == T_BIAS && from->hiding && at[2] % 4 == 2 && at[3] < c->p.seqlen_k / 2) return -3e6f;
     if (t == T_BIAS)
@@ -196,7 +205,7 @@ static void set_problem(struct prop_case *c, const struct long_case *from, int64
 
 static void set_values(struct prop_case *c, const struct long_case *from)
 {
-    static const enum tensor_id inputs[] = {T_Q, T_K, T_V, T_DOUT, T_DLSE, T_MASK, T_BIAS};
+    static const enum tensor_id inputs[] = {T_Q, T_K, T_V, T_DOUT, T_DLSE, T_MASK, T_BLOCK_MASK, T_BIAS};
     const struct attest_problem *const p = &c->p;
     c->data = (struct family_data){FAMILY_NORMAL, 1, p->q.dtype, p->head_dim, p->softmax_scale};
     for (size_t n = 0; n < sizeof inputs / sizeof *inputs; ++n) {

@@ -20,6 +20,8 @@ const struct long_case long_cases[] = {
      .features = FEATURE(BIAS) | FEATURE(DROPOUT), .hiding = true},
     {"a mask and biases", .heads_kv = 2, .seqlens = {40, 50}, .head_dims = {16, 16},
      .features = FEATURE(MASK) | FEATURE(BIAS) | FEATURE(DBIAS)},
+    {"blocks with hidden tiles", .heads_kv = 1, .seqlens = {150, 200}, .head_dims = {16, 16},
+     .features = FEATURE(BLOCK_MASK) | FEATURE(DLSE)},
     {"negative keys", .heads_kv = 1, .seqlens = {10, 64}, .head_dims = {64, 64}, .window_left = 20, .negative = true},
     {"padded rows", .heads_kv = 1, .seqlens = {70, 80}, .head_dims = {31, 23}, .features = FEATURE(STRIDED)},
     {"width 128", .heads_kv = 1, .seqlens = {80, 140}, .head_dims = {128, 100}, .window_left = 70},

@@ -1,4 +1,4 @@
-/* kernels_nan.c - numbers that are none, or hardly: NaN beside rows that are not used, NaN in gradients, a sink of
+/* kernels_nan.c - numbers that are none, or hardly: NaN beside rows that are not used, NaN in results, a sink of
  * -inf, a mask of lowest numbers, NaN in values that dropout drops. */
 #include <math.h>
 
@@ -65,38 +65,42 @@ static int unused_rows_are_zero(const struct implementation *self, int32_t dtype
     return TRIAL_PASSES;
 }
 
-/* Whether the gradients are NaN where the oracle's are. */
-static int compare_nan(const struct head *h, int32_t dtype, int spoiled, double want[3][NUMBERS],
+/* Whether results are NaN where the oracle's are. */
+static int compare_nan(const struct head *h, int32_t dtype, int spoiled, double want[][NUMBERS],
                        struct prop_context *context)
 {
-    for (int t = 0; t < 3; ++t)
+    for (int t = R_O; t < NUM_ROWS; ++t)
         for (int i = 0; i < NUMBERS; ++i) {
-            const double got = ref_load(dtype, h->rows[R_DQ + t], i);
-            if (isnan(got) != isnan(want[t][i]))
+            const double got = ref_load(dtype, h->rows[t], i), wanted = want[t - R_O][i];
+            if (isnan(got) != isnan(wanted))
                 return fails(context, FAILS_LAW, "a NaN in %s of %s: %s[%d][%d] = %g, not %g", names[spoiled],
-                             ref_dtype_name(dtype), names[R_DQ + t], i / DIM, i % DIM, got, want[t][i]);
+                             ref_dtype_name(dtype), names[t], i / DIM, i % DIM, got, wanted);
         }
     return TRIAL_PASSES;
 }
 
-/* Causal, full, and with some rows not in use. */
-static int nan_is_felt_in_gradients(const struct implementation *self, int32_t dtype, struct prop_context *context)
+/* Causal, full, and with some rows not in use; in a feature amid, and in the last of the eight that a kernel may load at
+ * once. */
+static int nan_is_felt(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     static struct head h;
-    static double want[3][NUMBERS];
-    const struct ref_backward oracle = {.dq = want[0], .dk = want[1], .dv = want[2]};
+    static double want[NUM_ROWS - R_O][NUMBERS];
+    const struct ref_forward forward = {.o = want[0]};
+    const struct ref_backward backward = {.dq = want[1], .dk = want[2], .dv = want[3]};
     const int32_t used_q = 66, used_k = 68;
     int failure = TRIAL_PASSES;
-    for (int n = 0; n < 12 && failure == TRIAL_PASSES; ++n) {
+    for (int n = 0; n < 24 && failure == TRIAL_PASSES; ++n) {
+        const int form = n / 4 % 3, feature = n < 12 ? 3 : 7;
         prepare(&h, dtype, true);
-        if (n < 4) h.p.window_right = 0, h.p.diag_kind = ATTEST_DIAG_TOP_LEFT;
-        h.p.has_seqused_q = h.p.has_seqused_k = n >= 8;
+        if (form == 0) h.p.window_right = 0, h.p.diag_kind = ATTEST_DIAG_TOP_LEFT;
+        h.p.has_seqused_q = h.p.has_seqused_k = form == 2;
         h.a.forward.seqused_q = &used_q, h.a.forward.seqused_k = &used_k;
-        ref_store(dtype, h.rows[n % 4], 40 * DIM + 3, NAN);
+        ref_store(dtype, h.rows[n % 4], 40 * DIM + feature, NAN);
         if (self->forward(self, &h.p, &h.a.forward, &h.how) != ATTEST_OK ||
             self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK ||
-            ref_backward(&h.p, &h.a, NULL, &oracle, 1) != ATTEST_OK)
-            return fails(context, FAILS_STATUS, "NaN in gradients: %s", attest_last_error());
+            ref_forward(&h.p, &h.a.forward, &forward, 1) != ATTEST_OK ||
+            ref_backward(&h.p, &h.a, NULL, &backward, 1) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "a NaN: %s", attest_last_error());
         failure = compare_nan(&h, dtype, n % 4, want, context);
     }
     return failure;
@@ -166,7 +170,7 @@ int kernels_nan(const struct implementation *self, int32_t dtype, struct kernels
         const char *name;
         int (*check)(const struct implementation *, int32_t, struct prop_context *);
     } corners[] = {{"rows not used are zero", unused_rows_are_zero},
-                   {"NaN is felt in gradients", nan_is_felt_in_gradients},
+                   {"NaN is felt", nan_is_felt},
                    {"a sink of nothing", sink_of_nothing},
                    {"the lowest biases", lowest_biases},
                    {"dropped values are felt", dropped_values_are_felt}};
