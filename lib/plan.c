@@ -56,6 +56,9 @@ static void add_share(struct attest_pass_plan *pass, const char *kernel, struct 
                                                              .most_seqlen_k = most.k};
 }
 
+/* That one is left to a kernel that takes all that is left. */
+static bool is_last_share(const struct attest_pass_plan *pass) { return pass->num_shares == MAX_SHARES - 1; }
+
 /* The simulated GPU is asked when it runs: its generations have as much as any kernel needs. */
 static int shared_bytes_of(const struct attest_problem *p)
 {
@@ -82,6 +85,7 @@ static bool pick_forward(struct attest_plan *plan, int major)
     for (; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || is_covered(pass, k->most)) continue;
         if (!has_share(p, k->most) || !kernel_takes(&k->reach, k->most, p, num_sms, NULL, 0)) continue;
+        if (is_last_share(pass) && !has_all(p, k->most)) continue;
         plan->forward[pass->num_shares] = k;
         add_share(pass, k->name, k->most);
         if (has_all(p, k->most)) return true;
@@ -104,6 +108,7 @@ static bool pick_backward(struct attest_plan *plan, int major)
         if ((k->only_major != 0 && k->only_major != major) || k->shared_bytes > shared_bytes) continue;
         if (is_covered(pass, k->most)) continue;
         if (!has_share(p, k->most) || !kernel_takes(&k->reach, k->most, p, num_sms, NULL, 0)) continue;
+        if (is_last_share(pass) && !has_all(p, k->most)) continue;
         const size_t bytes = round_up(kernel_workspace_bytes(&k->reach, p));
         if (pass->workspace_bytes < bytes) pass->workspace_bytes = bytes;
         plan->backward[pass->num_shares] = k;

@@ -4,8 +4,8 @@
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
 # 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
 # such. Wider heads are left to the kernel itself. One with a line `heads  of any width` is of all widths. A line
-# `likely` names what is asked first: a case of kernels_long.c, `large rows` for those of kernels_large.c, or a property
-# and the number of its case.
+# `likely` names what is asked first: a case of kernels_long_cases.c, `large rows` for those of kernels_large.c, or a
+# property and the number of its case.
 use strict;
 use warnings;
 

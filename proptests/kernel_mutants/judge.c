@@ -3,8 +3,9 @@
  *     judge MUTANT.so SECONDS MOST
  *
  * The library holds launchers of kernels, by the names of kernels/registry.h on the simulated GPU; all others are this
- * program's. Prints one line. Exit status 0: rejected, or a round of cases takes more than MOST seconds of processor time,
- * if MOST is not 0; 1: not in one round, nor within SECONDS of processor time; 2: no such library. */
+ * program's. Prints one line. Exit status 0: rejected, or a round of cases takes more than MOST seconds of processor
+ * time, if MOST is not 0; 1: not in one round, nor within SECONDS of processor time; 2: no such library, or no case
+ * reaches the kernel. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -59,6 +60,7 @@ int main(int argc, char **argv)
         printf("rejected by %s, case %" PRId64 ": %.120s\n", by.property, by.number, by.message);
         return REJECTED;
     }
+    if (kernels_answered() == 0) return printf("no case reaches it\n"), ERROR;
     printf("SURVIVES\n");
     return SURVIVES;
 }

@@ -10,6 +10,10 @@ enum { SEED = 3, WORK = 1 << 13 };
 #define NOT_FP32 (FEATURE(FP16) | FEATURE(BF16))
 #define ALL (NOT_FP32 | FEATURE(FP32))
 
+/* In corners other kernels answer, too; of other cases most are none of this one's. */
+static struct kernels_verdicts corners, verdicts;
+static int64_t passed; /* random cases */
+
 /* Which launchers there are, and of those only ones for fp32, or none. */
 struct reach {
     bool forward, backward, merge, fp32, others;
@@ -17,11 +21,11 @@ struct reach {
     bool older;   /* for GPUs before Hopper, too */
 };
 
-/* By name: `*_fp32` take fp32 before all, the others 16-bit inputs. */
-static void note_kernel(struct reach *reach, const char *kernel, struct lengths most)
+/* Kernels that take fp32 are asked in that, whatever else they take, the others in 16 bits. */
+static void note_kernel(struct reach *reach, const struct kernel_reach *takes, struct lengths most)
 {
-    *(strstr(kernel, "_fp32") != NULL ? &reach->fp32 : &reach->others) = true;
-    reach->general |= most.q == INT32_MAX;
+    *((takes->formats & 1u << ATTEST_FP32) != 0 ? &reach->fp32 : &reach->others) = true;
+    reach->general |= kernels_any_length(most);
 }
 
 static struct reach reach_of(const struct kernel_launchers *l)
@@ -31,12 +35,12 @@ static struct reach reach_of(const struct kernel_launchers *l)
     for (int i = 0; forward_kernels[i].name != NULL; ++i)
         if (l->forward[i] != NULL) {
             reach.forward = true, reach.older |= forward_kernels[i].only_major == 0;
-            note_kernel(&reach, forward_kernels[i].name, forward_kernels[i].most);
+            note_kernel(&reach, &forward_kernels[i].reach, forward_kernels[i].most);
         }
     for (int i = 0; backward_kernels[i].name != NULL; ++i)
         if (l->backward[i] != NULL) {
             reach.backward = true, reach.older |= backward_kernels[i].only_major == 0;
-            note_kernel(&reach, backward_kernels[i].name, backward_kernels[i].most);
+            note_kernel(&reach, &backward_kernels[i].reach, backward_kernels[i].most);
         }
     return reach;
 }
@@ -61,6 +65,7 @@ static int ask(const struct property *property, const struct implementation *sel
     case_draw(&c, &choices, &property->request);
     const int verdict = property->check(&c, self, context);
     case_free(&c);
+    passed += verdict == TRIAL_PASSES;
     return verdict;
 }
 
@@ -72,14 +77,11 @@ static bool rejected(struct kernels_rejection *out, const char *property, int64_
     return true;
 }
 
-/* Nobody reads them: of one kernel most cases are another's. */
-static struct kernels_verdicts verdicts;
-
 static int ask_corners(const struct reach *reach, const struct implementation *self, struct prop_context *context)
 {
     int failure = TRIAL_PASSES;
-    if (reach->fp32) failure = kernels_corners(self, ATTEST_FP32, &verdicts, context);
-    if (failure == TRIAL_PASSES && reach->others) failure = kernels_corners(self, ATTEST_BF16, &verdicts, context);
+    if (reach->fp32) failure = kernels_corners(self, ATTEST_FP32, &corners, context);
+    if (failure == TRIAL_PASSES && reach->others) failure = kernels_corners(self, ATTEST_BF16, &corners, context);
     return failure;
 }
 
@@ -143,14 +145,23 @@ static bool likely_rejects(const struct reach *reach, const struct implementatio
                rejected(out, property->name, number, context);
     if (strcmp(likely, KERNELS_LARGE) == 0)
         return ask_large(reach, self, context) != TRIAL_PASSES && rejected(out, KERNELS_LARGE, 0, context);
-    return ask_several_tiles(reach, self, likely, context) != TRIAL_PASSES && rejected(out, "several_tiles", 0, context);
+    return ask_several_tiles(reach, self, likely, context) != TRIAL_PASSES &&
+           rejected(out, "several_tiles", 0, context);
+}
+
+int64_t kernels_answered(void)
+{
+    int64_t count = passed;
+    for (int i = 0; i < verdicts.count; ++i) count += verdicts.of[i].passed;
+    return count;
 }
 
 /* What has several tiles and large rows. */
 static bool long_ones_reject(const struct reach *reach, const struct implementation *self, struct prop_context *context,
                              struct kernels_rejection *out)
 {
-    if (ask_several_tiles(reach, self, NULL, context) != TRIAL_PASSES) return rejected(out, "several_tiles", 0, context);
+    if (ask_several_tiles(reach, self, NULL, context) != TRIAL_PASSES)
+        return rejected(out, "several_tiles", 0, context);
     return ask_large(reach, self, context) != TRIAL_PASSES && rejected(out, KERNELS_LARGE, 0, context);
 }
 

@@ -24,7 +24,7 @@ bool kernels_replace(struct kernel_launchers *launchers, const char *kernel, ker
     return false;
 }
 
-static bool is_general(struct lengths most) { return most.q == INT32_MAX && most.k == INT32_MAX; }
+bool kernels_any_length(struct lengths most) { return most.q == INT32_MAX && most.k == INT32_MAX; }
 
 static struct attest_pass_plan pass_by(const char *kernel, struct lengths most, size_t workspace_bytes)
 {
@@ -44,14 +44,14 @@ static void leave_out_short(struct attest_plan *plan)
 {
     if (plan->forward_pass.num_shares > 0) {
         const struct forward_kernel *k = forward_kernels;
-        while (!is_general(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
+        while (!kernels_any_length(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
         plan->forward[0] = k;
         plan->forward_pass = pass_by(k->name, k->most, 0);
     }
     if (plan->backward_pass.num_shares > 0) {
         enum { ALIGNMENT = ATTEST_WORKSPACE_ALIGNMENT };
         const struct backward_kernel *k = backward_kernels;
-        while (!is_general(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
+        while (!kernels_any_length(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
         const size_t bytes = (kernel_workspace_bytes(&k->reach, &plan->problem) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         plan->backward[0] = k;
         plan->backward_pass = pass_by(k->name, k->most, bytes);

@@ -103,6 +103,9 @@ int kernels_long(const struct implementation *self, bool backward, int32_t dtype
                  struct kernels_verdicts *verdicts, struct prop_context *context);
 bool kernels_long_has(const char *name);
 
+/* Whether a row takes sequences of any length. */
+bool kernels_any_length(struct lengths most);
+
 struct kernel_run {
     const struct kernel_implementation *self;
     bool backward;      /* properties of gradients, or of results */

@@ -130,9 +130,9 @@ static void ask_short_ones(struct kernel_implementation *kernels)
     const struct forward_kernel *const forward = forward_kernels;
     const struct backward_kernel *const backward = backward_kernels;
     for (int i = 0; forward[i].name != NULL; ++i)
-        if (forward[i].most.q < INT32_MAX) kernels->launchers.forward[i] = forward[i].sim;
+        if (!kernels_any_length(forward[i].most)) kernels->launchers.forward[i] = forward[i].sim;
     for (int i = 0; backward[i].name != NULL; ++i)
-        if (backward[i].most.q < INT32_MAX) kernels->launchers.backward[i] = backward[i].sim;
+        if (!kernels_any_length(backward[i].most)) kernels->launchers.backward[i] = backward[i].sim;
     kernels->only_replaced = true;
 }
 

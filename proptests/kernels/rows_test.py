@@ -22,6 +22,7 @@ def missing(root, rows):
     """Sentences about what rows lack."""
     found = sources(root)
     registry = (root / "kernels/registry.c").read_text()
+    recipes = (root / "reference/recipes.c").read_text()
     mutants = (root / "proptests/kernel_mutants/mutants.txt").read_text()
     wrong = {file for bug, file in MUTANT.findall(mutants) if bug != "nothing"}
     out = []
@@ -34,13 +35,18 @@ def missing(root, rows):
         if ("_sm90" in name) != (code == "sm_90a"):
             out.append(f"{name}: its name and {code} do not say the same")
         called = any(f"KERNEL_SYMBOL({name})(" in other for at, other in found.items() if at != file)
-        if f"LAUNCHERS({name})" not in registry and not called:
+        dispatched = f"LAUNCHERS({name})" in registry
+        if not dispatched and not called:
             out.append(f"{name}: neither the registry nor a kernel calls it")
         if file not in wrong:
             out.append(f"{name}: proptests/kernel_mutants/mutants.txt has no wrong version of it")
         counts = root / "ci/perf/baselines" / f"{name}.txt"
         if not counts.exists() or "\n[ptxas" not in counts.read_text():
             out.append(f"{name}: ci/perf/baselines has no counts of it")
+        elif dispatched and "\n[sim" not in counts.read_text():
+            out.append(f"{name}: ci/perf/counts.c has no problem that it answers")
+        if dispatched and f'"{name}"' not in recipes:
+            out.append(f"{name}: reference/recipes.c has no recipe of it")
     listed = {f"{stem}.cu" for _, _, stem, _ in ROW.findall(rows)}
     return out + [f"kernels/{file} has no row" for file in sorted(set(found) - listed)]
 
