@@ -27,11 +27,6 @@ enum { CASES = 8, MOST_CASES = 512, PARTS = 4 };
 
 static bool is_sound(const struct kernel_mutant *m) { return strcmp(m->bug, "nothing") == 0; }
 
-static bool same_kernel(const struct kernel_mutant *a, const struct kernel_mutant *b)
-{
-    return strcmp(a->kernel, b->kernel) == 0;
-}
-
 /* What a sound one need not pass may reject a mutant for how it is compiled. */
 static bool is_named(const struct kernels_rejection *by)
 {
@@ -84,7 +79,7 @@ static void find_likely(const struct kernel_mutant *of, const char *out[])
 {
     int count = 0;
     for (int i = 0; i < NUM_MUTANTS; ++i) {
-        bool is_new = mutants[i].likely != NULL && same_kernel(&mutants[i], of);
+        bool is_new = mutants[i].likely != NULL && strcmp(mutants[i].kernel, of->kernel) == 0;
         for (int n = 0; n < count && is_new; ++n) is_new = strcmp(out[n], mutants[i].likely) != 0;
         if (is_new) out[count++] = mutants[i].likely;
     }

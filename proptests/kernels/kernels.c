@@ -52,7 +52,8 @@ static void leave_out_short(struct attest_plan *plan)
         enum { ALIGNMENT = ATTEST_WORKSPACE_ALIGNMENT };
         const struct backward_kernel *k = backward_kernels;
         while (!kernels_any_length(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
-        const size_t bytes = (kernel_workspace_bytes(&k->reach, &plan->problem) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        const size_t used = kernel_workspace_bytes(&k->reach, &plan->problem);
+        const size_t bytes = (used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         plan->backward[0] = k;
         plan->backward_pass = pass_by(k->name, k->most, bytes);
     }

@@ -79,8 +79,8 @@ static int compare_nan(const struct head *h, int32_t dtype, int spoiled, double 
     return TRIAL_PASSES;
 }
 
-/* Causal, full, and with some rows not in use; in a feature amid, and in the last of the eight that a kernel may load at
- * once. */
+/* Causal, full, and with some rows not in use; in a feature amid, and in the last of the eight that a kernel may load
+ * at once. */
 static int nan_is_felt(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     static struct head h;
