@@ -204,6 +204,16 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 
+/* Rows of one q round alike: the variance of their sum, in equal parts. */
+static void repeat_rows(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
+                        const double *variance, double *out)
+{
+    for (int64_t i = 0; i < block->rows.rows; ++i) {
+        const double repeats = bound_repeats(g, block->rows.first + i);
+        for (int64_t at = i * g->head.ld; at < (i + 1) * g->head.ld; ++at) out[at] = repeats * variance[at];
+    }
+}
+
 /* dk and dv of the keys on their way through the rows: a step for each block, weighted by the rows that see the key. */
 static void add_key_products(const struct bound_gradient_head *g, struct bound_gradient_block *block,
                              const struct bound_weights *w, const struct bound_panels *operand, int64_t features,
@@ -211,7 +221,12 @@ static void add_key_products(const struct bound_gradient_head *g, struct bound_g
 {
     const int64_t keys = g->head.num_keys, rows = block->rows.rows, ld = g->head.ld;
     struct bound_terms *const t = &terms->head, *const all = &terms->group;
-    add_products(w, keys, features, rows, 1, ld, operand, true, t);
+    struct bound_weights with_repeats = *w;
+    if (t->variance) {
+        repeat_rows(g, block, w->variance, block->squares);
+        with_repeats.variance = block->squares;
+    }
+    add_products(&with_repeats, keys, features, rows, 1, ld, operand, true, t);
     bound_product(keys, features, rows, w->value, 1, ld, operand->plain, operand->k_packed, true, t->value, features);
     if (t->variance) {
         for (int64_t i = 0; i < rows * ld; ++i) block->squares[i] = w->value[i] * w->value[i];
@@ -324,9 +339,9 @@ static enum attest_status backward_unit(void *context, int64_t unit)
               bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, g.num_ways, g.num_small, &dq);
     if (ok && g.head.machine.ordered && !g.head.machine.corrects_delta)
         ok = bound_take_order(&pool, p->head_dim, &order);
+    if (ok && g.repeated) ok = bound_find_repeated(&g);
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
-        if (ok && g.repeated) ok = bound_find_repeated(&g);
         for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK)
             ok = one_block(b, &g, &block, &order, &dq, r);
         if (ok) bound_end_head(&g);

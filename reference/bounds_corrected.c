@@ -170,10 +170,10 @@ static void spread_noise(const struct bound_gradient_head *g, struct bound_gradi
     const double summed = m->u * sqrt((s->terms + 4) / 3);
     const double sizes = s->dx + fabs(row->delta) + row->delta_bias + fabs(row->dlse);
     const double of_sums = m->row_sigmas * (summed + 2 * m->u) * sizes + s->terms * m->tiny;
-    const double quotient = plain ? 1.0 : 1.0 / fmax(s->slope, 0x1p-20);
     const double summed_delta = n->delta_bias + m->row_sigmas * sqrt(n->delta_variance);
     const double delta_bias = of_sums + (plain ? summed_delta : exact->delta_bias);
-    const double of_quotient = m->row_sigmas * quotient * (sqrt(n->rounding) + 2 * summed * s->ds);
+    double of_quotient = m->row_sigmas * (sqrt(n->rounding) + 2 * summed * s->ds);
+    if (!plain) of_quotient = fmin(of_quotient / s->slope, 2 * s->largest); /* of c p that all but vanish the latter */
     const double factor = row->delta_bias + delta_bias + of_quotient;
     row->delta_bias = delta_bias;
     to->variance = factor * factor * n->p + 2 * summed * summed * s->ds * s->ds;

@@ -431,7 +431,7 @@ static void note_delta(const struct bound_gradient_head *g, struct bound_gradien
     block->through_delta[at] = slope * (skew * skew * z * felt + of_dp * of_dp * row->feels_dp);
     block->dq_bias[at] = bias;
     block->ds.known[at] = -p * slope * row->delta_known;
-    block->ds.shared[at] = off * off;
+    block->ds.shared[at] = off * off * bound_repeats(g, block->rows.first + at / g->head.ld);
 }
 
 /* y as it is stored, in parts. */
@@ -531,7 +531,8 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double u = m->u, tiny = m->tiny * g->head.fmax, p = v->p[j], dp = v->drop[j] * v->dp[j];
     const struct stored_p stored_p = store_p(&m->p_ds, p, v->p_error[j], m->tiny);
     const double p_error = stored_p.error, most_p = p + fabs(stored_p.rounding) + p_error;
-    const double z = dp - row->delta + row->dlse, dx = p * z, sizes = fabs(dp) + fabs(row->delta) + fabs(row->dlse);
+    const double z = dp - row->delta + row->dlse, z_at_hand = z - row->delta_known, dx = p * z;
+    const double sizes = fabs(dp) + fabs(row->delta) + fabs(row->dlse);
     const double z_error = (v->dp_error[j] + row->delta_error) * (1 + 4 * u) + 3 * u * sizes + tiny;
     const double of_storage = stored_p.rounding * z, most_dx = fabs(dx) + fabs(of_storage);
     double error = p_error * fabs(z) + most_p * z_error;
@@ -541,17 +542,19 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const struct rounding_of_p rounding = g->statistics && m->p_ds.dtype != ATTEST_ABSENT
                                               ? rounding_of_p(&m->p_ds, p, bound_unsure_of_p(m, v, row, j))
                                               : (struct rounding_of_p){0};
-    variance += rounding.tied * rounding.tied * z * z;
+    variance += rounding.tied * rounding.tied * z_at_hand * z_at_hand;
     const double lag_of_dp = bound_lag_of_dp(g, v, j), of_lags = p * lag_of_dp + fabs(dx * v->score_lag[j]);
-    const double of_tie = fabs(rounding.tied * z), alike = block->tied && block->tied[j] > 1 ? of_tie : 0.0;
+    const double of_tie = fabs(rounding.tied * z_at_hand), alike = block->tied && block->tied[j] > 1 ? of_tie : 0.0;
     const double own = fabs(dx) * (v->weight_bias[j] + row->lse_bias) + tiny;
-    const double of_delta = p * row->delta_bias, p_rounding = rounding.known * z;
+    const double of_delta = p * row->delta_bias, p_rounding = rounding.known * z_at_hand;
     block->dx_value[at] = dx;
     block->dx_error[at] = error + fabs(of_storage);
     if (row->other_sum > 0.0)
         block->dx_error[at] += expm1(fmin(row->other_sum, 700.0)) * (most_dx + error);
     block->dx_variance[at] = variance + p_rounding * p_rounding;
-    const double of_row = fabs(row->delta_known) + m->row_sigmas * row->delta_sigma;
+    const double of_sigma = m->row_sigmas * row->delta_sigma, of_row = fabs(row->delta_known) + of_sigma;
+    /* The dx at hand: a slope that all but vanishes may be off by more than itself, and meets all of it. */
+    const double dx_at_hand = p * (fabs(z_at_hand) + row->delta_bias + of_sigma + lag_of_dp + sigma_z);
     block->dx_bias[at] = fmin(own + of_tie + of_lags + of_delta + p * of_row, error + fabs(of_storage));
     const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + most_dx * c.error;
@@ -561,28 +564,27 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     if (!(size < fmin(m->ds.overflow, m->huge)) || !(most_p < fmin(m->p_ds.overflow, m->huge)) ||
         !(sizes < m->huge))
         block->states[i].overflow = true;
-    const double ds_bias = c.value * block->dx_bias[at] + fabs(dx) * c.bias + tiny; /* ds may be little more */
-    const double slope_skew = dx * c.sigma;
+    const double of_slope = dx_at_hand * c.bias, slope_skew = dx_at_hand * c.sigma;
+    const double ds_bias = c.value * block->dx_bias[at] + of_slope + tiny; /* ds may be little more */
     block->ds.value[at] = ds;
     block->ds.absolute[at] = most_ds;
     block->ds.error[at] = ds_error + rounded;
-    const double at_hand = ds - c.value * p * row->delta_known;
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew;
     if (g->statistics) {
         const double unsure = ds_bias + m->row_sigmas * sqrt(block->ds.variance[at]);
-        block->ds.variance[at] += round_ds(g, block, at, at_hand, unsure, fabs(ds) + ds_bias);
+        block->ds.variance[at] += round_ds(g, block, at, c.value * p * z_at_hand, unsure, fabs(ds) + ds_bias);
     }
-    block->ds.bias[at] = c.value * (own + of_tie + of_delta) + fabs(dx) * c.bias + tiny;
+    block->ds.bias[at] = c.value * (own + of_tie + of_delta) + of_slope + tiny;
     if (g->statistics) {
         block->ds.signed_bias[0][at] = c.value * p * copysign(lag_of_dp, -v->dp[j]);
         block->ds.signed_bias[1][at] = -c.value * dx * v->score_lag[j];
         if (block->ds.signed_bias[2])
-            block->ds.signed_bias[2][at] = c.value * (of_tie - alike) * (z < 0 ? -1 : 1);
+            block->ds.signed_bias[2][at] = c.value * (of_tie - alike) * (z_at_hand < 0 ? -1 : 1);
     }
     if (block->ds.stored) block->ds.stored[at] = c.value * of_storage;
-    if (block->ds.rounded) block->ds.rounded[at] = c.value * rounding.known * z;
+    if (block->ds.rounded) block->ds.rounded[at] = c.value * p_rounding;
     if (g->statistics)
-        note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + fabs(dx) * c.bias + tiny);
+        note_delta(g, block, at, v, row, j, c.value, z, c.value * (own + alike) + of_slope + tiny);
     block->ds_norm[i] += most_ds + block->ds.error[at];
 }
 
@@ -611,7 +613,7 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     }
     const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], bound_unsure_of_p(m, v, row, j));
     block->pd.known[at] = rounding.known;
-    if (block->tied && block->tied[j] < 2 && g->repeated[block->rows.first + i] == 0.0) {
+    if (block->tied && block->tied[j] < 2 && bound_repeats(g, block->rows.first + i) == 1.0) {
         block->pd.signed_bias[2][at] = fabs(rounding.tied);
         block->pd.variance[at] += rounding.tied * rounding.tied;
     } else {
@@ -895,8 +897,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
     if (g->statistics && head->machine.p_dv.parts == 1) {
         block->pd.signed_bias[2] = bound_take(pool, size);
         block->tied = bound_take(pool, head->ld);
-        g->repeated = bound_take(pool, head->sequence.seqlen_q);
     }
+    if (g->statistics) g->repeated = bound_take(pool, head->sequence.seqlen_q * (p->num_heads_q / p->num_heads_kv));
     if (has_alike && g->statistics && !bound_take_alike(pool, g, block)) return false;
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;

@@ -101,7 +101,7 @@ struct bound_gradient_head {
     double small[BOUND_SMALL];        /* factors that ds may have where it is rounded */
     int num_small;                    /* 0 where none of it is among a format's subnormals */
     struct bound_floors floors;       /* 0 where nothing is scaled */
-    double *repeated;                 /* by row of the query head: 1 if another is equal to it; NULL: no p is rounded */
+    double *repeated;                 /* [heads of the group][rows]: how many rows have its q; NULL: no statistics */
     struct bound_key_terms dk, dv;
 };
 
@@ -137,8 +137,15 @@ void bound_round_alike(const struct bound_gradient_head *g, struct bound_gradien
 /* What p may be off by as it is rounded: row_sigmas standard deviations, and what is not random. */
 double bound_unsure_of_p(const struct ref_machine *m, const struct bound_view *v, const struct bound_row *row,
                          int64_t j);
-/* Rows of the query head that are equal. False where there is no memory. */
+/* Fills g->repeated. False where there is no memory. */
 bool bound_find_repeated(struct bound_gradient_head *g);
+/* How many query rows of the group have the q of that row of the head in hand, itself included. */
+static inline double bound_repeats(const struct bound_gradient_head *g, int64_t row)
+{
+    const struct attest_problem *p = g->head.problem;
+    const int64_t head = g->head.h - g->head.h_kv * (p->num_heads_q / p->num_heads_kv);
+    return g->repeated[head * g->head.sequence.seqlen_q + row];
+}
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Standard deviation of dp under independent roundings, and what sums that are cut off lack of it, on average. */

@@ -72,9 +72,9 @@ static void set_up(double spread, double mean, int32_t dout)
 
 static void lay_out(void)
 {
-    f.a.forward.q = store(f.q, ROWS * DIM, ATTEST_BF16, 0);
-    f.a.forward.k = store(f.k, KEYS * DIM, ATTEST_BF16, 1);
-    f.a.forward.v = store(f.v, KEYS * DIM, ATTEST_BF16, 2);
+    f.a.forward.q = store(f.q, ROWS * DIM, f.p.q.dtype, 0);
+    f.a.forward.k = store(f.k, KEYS * DIM, f.p.k.dtype, 1);
+    f.a.forward.v = store(f.v, KEYS * DIM, f.p.v.dtype, 2);
     f.a.dout = store(f.dout, ROWS * DIM, f.p.dout.dtype, 3);
     if (f.p.dlse.dtype) f.a.dlse = store(f.dlse, ROWS, f.p.dlse.dtype, 4);
     const struct ref_forward forward = {f.o, f.lse};
@@ -121,15 +121,17 @@ static enum ref_verdict judge_o(const char *recipe)
     return f.report.verdict;
 }
 
+/* recipe: its name, or that of a kernel. */
 static enum ref_verdict judge_gradient(const char *recipe, enum ref_tensor tensor, const double *want)
 {
+    const struct attest_recipe *const named = ref_recipe(recipe), *const of_kernel = ref_kernel_recipe(recipe);
     struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
     static double others[REF_NUM_TENSORS][KEYS * DIM];
     for (int t = REF_DQ; t <= REF_DV; ++t) bounds[t].bound = others[t];
     bounds[tensor] = (struct ref_bound){.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
     for (int n = 0; f.has_alike && n < REF_WAYS; ++n) bounds[tensor].alike[n] = f.alike[n];
     if (tensor == REF_DQ) bounds[tensor].along = f.along;
-    cr_assert_eq(ref_bound_backward(&f.p, &f.a, ref_recipe(recipe), bounds, 1), ATTEST_OK);
+    cr_assert_eq(ref_bound_backward(&f.p, &f.a, named ? named : of_kernel, bounds, 1), ATTEST_OK);
     ref_judge(&f.p, &f.a.forward, tensor, f.got, want, &bounds[tensor], 1, &f.report);
     return f.report.verdict;
 }
@@ -281,6 +283,106 @@ Test(bounds_statistics, what_is_all_error_is_rounded_as_it_is)
         cr_expect_eq(judge_gradient("hopper", REF_DQ, f.dq), REF_VACUOUS, "seed %ld: use %.6g, rms %.6g, mean %.6g",
                      (long)seed, f.report.use, f.report.rms_ratio, f.report.mean_ratio); /* and not FAIL */
     }
+}
+
+/* One query row and key, a cap of 0.25 and a score of `score` beneath it: of the slope 1 - tanh^2 nothing may be left. */
+static void set_up_capped(double score, int32_t dtype)
+{
+    set_up(0, 4, dtype);
+    f.p.seqlen_q = f.p.seqlen_k = 1;
+    f.p.q.dtype = f.p.k.dtype = f.p.v.dtype = dtype;
+    f.p.softcap = 0.25f;
+    for (int64_t c = 0; c < DIM; ++c) f.q[c] = score / (0.25 * DIM), f.k[c] = 1 - 0.25 * (double)(c % 4);
+    double dot = 0.0;
+    for (int64_t c = 0; c < DIM; ++c) dot += f.q[c] * f.k[c];
+    for (int64_t c = 0; c < DIM; ++c) f.q[c] *= score / (0.25 * dot);
+}
+
+/* dq of one key is 0, but for a delta of the o that is in memory, rounded: it meets the slope at hand, and an accurate
+ * tanh of 10 in fp32 is a step below 1, or two, 7 to 14 times as far as tanh of 10. */
+Test(bounds_statistics, a_slope_that_is_all_error_meets_the_delta_at_hand)
+{
+    for (uint64_t seed = 0; seed < 100; ++seed) {
+        static uint16_t o[DIM];
+        set_up_capped(2.5, ATTEST_FP32);
+        f.p.o.dtype = ATTEST_FP16;
+        fill(f.v, DIM, 4, 1, 3 + seed);
+        lay_out();
+        double off = 0.0;
+        for (int64_t c = 0; c < DIM; ++c) {
+            ref_store(ATTEST_FP16, o, c, f.v[c]);
+            off += f.dout[c] * (f.v[c] - ref_load(ATTEST_FP16, o, c));
+        }
+        f.a.forward.o = o;
+        for (int steps = 0; steps <= 2; ++steps) {
+            const double slope = steps * 0x1p-23;
+            for (int64_t c = 0; c < DIM; ++c) f.got[c] = (float)(0.25 * slope * off * f.k[c]);
+            cr_expect_eq(judge_gradient("hopper", REF_DQ, f.dq), REF_VACUOUS, "seed %ld, %d: rms %.6g", (long)seed,
+                         steps, f.report.rms_ratio); /* and not FAIL */
+        }
+    }
+}
+
+/* The second of two keys of one v has ds 0, but for `p e` of a delta that is off by e, and p may round to twice itself. */
+Test(bounds_statistics, a_p_that_rounds_to_twice_itself_meets_the_delta_at_hand)
+{
+    static uint16_t o[DIM];
+    set_up(0, 4, ATTEST_FP16);
+    f.p.seqlen_q = 1, f.p.seqlen_k = 2;
+    f.p.q.dtype = f.p.k.dtype = f.p.v.dtype = ATTEST_FP16, f.p.o.dtype = ATTEST_BF16;
+    for (int64_t c = 0; c < DIM; ++c) f.q[c] = c == 0 ? 1 : 0, f.v[DIM + c] = f.v[c];
+    f.k[0] = 0, f.k[DIM] = -17.2 / 0.25;
+    fill(f.dout, DIM, 256, 64, 4);
+    lay_out();
+    double off = 0.0;
+    for (int64_t c = 0; c < DIM; ++c) {
+        ref_store(ATTEST_BF16, o, c, f.v[c]);
+        off += f.dout[c] * (f.v[c] - ref_load(ATTEST_BF16, o, c));
+    }
+    f.a.forward.o = o;
+    const double p = exp(f.x[0][1] - f.lse[0]), ds = ref_round(ATTEST_FP16, 0x1p-24 * off);
+    cr_assert(p > 0x1.01p-25 && p < 0x1.5p-25 && fabs(ds) > 0x1p-24, "%a, %a", p, ds);
+    for (int64_t at = 0; at < 2 * DIM; ++at) f.got[at] = (float)(0.25 * f.q[at % DIM] * (at < DIM ? off : ds));
+    cr_expect_eq(judge_gradient("flash", REF_DK, f.dk), REF_VACUOUS, "use %.3g, rms %.6g", f.report.use,
+                 f.report.rms_ratio);
+}
+
+/* Where c p is below half of fp16's least number, its sum cannot give back what ds lost by rounding to 0. */
+Test(bounds_statistics, a_slope_that_rounds_to_zero_corrects_nothing)
+{
+    static const float sink = 8;
+    set_up_capped(1.6, ATTEST_FP16); /* the slope is 1.1e-5, p 4e-4 */
+    f.p.has_sink = 1;
+    f.a.forward.sink = &sink;
+    fill(f.dout, DIM, 0.01, 0.001, 4);
+    lay_out();
+    double most = 0.0;
+    for (int64_t c = 0; c < DIM; ++c) most = fmax(most, fabs(f.dq[c])), f.got[c] = 0;
+    cr_assert(most > 0 && most < 0x1p-20, "%g", most);
+    cr_expect_eq(judge_gradient("backward_sm80", REF_DQ, f.dq), REF_VACUOUS, "rms %.6g", f.report.rms_ratio);
+    for (int64_t c = 0; c < DIM; ++c) f.got[c] = (float)(3 * f.dq[c]);
+    cr_expect_eq(judge_gradient("backward_sm80", REF_DQ, f.dq), REF_FAIL);
+}
+
+/* ds of query heads whose rows are equal round alike: dk has not the root of their number, but all of it. */
+Test(bounds_statistics, equal_rows_of_a_group_are_not_independent)
+{
+    enum { GROUP = 8 };
+    double sigma[2];
+    for (int is_apart = 0; is_apart < 2; ++is_apart) {
+        set_up(1, 0, ATTEST_BF16);
+        f.p.num_heads_q = GROUP, f.p.seqlen_q = 1, f.p.seqlen_k = 2;
+        for (int64_t at = DIM; at < GROUP * DIM; ++at) {
+            f.q[at] = f.q[at % DIM] * (is_apart && at % DIM == 0 ? 1 + (double)(at / DIM) / 64 : 1);
+            f.dout[at] = f.dout[at % DIM];
+        }
+        f.p.q.seqlen = f.p.o.seqlen = f.p.dout.seqlen = f.p.dq.seqlen = GROUP * DIM, f.p.lse.seqlen = GROUP;
+        lay_out();
+        for (int64_t at = 0; at < 2 * DIM; ++at) f.got[at] = (float)f.dk[at];
+        EXPECT_PASS(judge_gradient("mixed", REF_DK, f.dk), "apart: %d", is_apart);
+        sigma[is_apart] = f.sigma[1];
+    }
+    cr_expect(fabs(sigma[0] / sigma[1] - sqrt(GROUP)) < 0.2, "%g of %g", sigma[0], sigma[1]);
 }
 
 /* dq and dk of query rows whose p are alike, ds times `factor` rounded: where dropout takes keys away it is

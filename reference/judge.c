@@ -9,6 +9,7 @@
 #include "reference/formats.h"
 #include "reference/judge_directions.h"
 #include "reference/judge_drift.h"
+#include "reference/repeats.h"
 
 const char *ref_verdict_name(enum ref_verdict v)
 {
@@ -39,21 +40,22 @@ struct tally {
     double share;                                          /* of the error that the one in the report explains */
 };
 
-/* A row's covariance: nothing is known of it but what each element's own rounding adds to its diagonal. */
-static void end_row(struct tally *t, double along, const double *phases)
+/* A row's covariance: nothing is known of it but what each element's own rounding adds to its diagonal. Of rows that
+ * are equal all entries are this one. */
+static void end_row(struct tally *t, double along, double repeats, const double *phases)
 {
     const double together = t->mu - t->own, norm = together + sqrt(t->own_squares);
     t->left += judge_drift_left(&t->drift);
     t->drift = (struct judge_drift){0};
     t->variance += t->mu;
-    t->frobenius += norm * norm;
-    t->most = fmax(t->most, together + t->own_most);
-    t->row_sigmas += t->sigma * t->sigma;
+    t->frobenius += repeats * norm * norm;
+    t->most = fmax(t->most, repeats * (together + t->own_most));
+    t->row_sigmas += repeats * t->sigma * t->sigma;
     t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
     for (int d = 0; d < REF_ONE_TILE; ++d) {
         const bool is_result = d == REF_SCALED || d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
         const bool is_part = d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
-        judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY, is_part ? phases : NULL);
+        judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY, repeats, is_part ? phases : NULL);
     }
 }
 
@@ -219,6 +221,7 @@ static void conclude(const struct tally *t, int statistical, struct ref_report *
 struct subject {
     int64_t near[3];
     const double *phases; /* of the row, or NULL */
+    double *repeats;      /* of every row: see repeats.h; NULL where they are not asked for, or there is no memory */
     const void *got;
     int32_t dtype;
     const double *oracle;
@@ -264,7 +267,8 @@ static void judge_head(const struct attest_problem *p, const struct attest_forwa
         subject->phases = phases ? phases + ((first + r) * heads + h) * REF_WAYS : NULL;
         for (int64_t x = 0; x < features; ++x)
             judge_at(subject, from + x, offset + x, (const int64_t[]){b, r, h, x});
-        end_row(&subject->tally, along ? along[(first + r) * heads + h] : INFINITY, subject->phases);
+        end_row(&subject->tally, along ? along[(first + r) * heads + h] : INFINITY,
+                subject->repeats ? subject->repeats[(first + r) * heads + h] : 1.0, subject->phases);
         if ((r + 1) % TILE_ROWS == 0 || r + 1 == rows)
             end_direction(&subject->tally, REF_SCALED_TILE, (const int64_t[]){b, r / TILE_ROWS * TILE_ROWS, h},
                           subject->report);
@@ -282,10 +286,14 @@ static void judge_rows(const struct attest_problem *p, const struct attest_forwa
         most += heads * (1 + ((is_k ? s.rows_k : s.rows_q) + TILE_ROWS - 1) / TILE_ROWS);
     }
     subject->tally.number = REF_SCALED_HEAD + (double)most;
+    if (subject->bound->sigma)
+        subject->repeats = ref_repeats_of_rows(subject->oracle, subject->bound->sigma,
+                                               (is_k ? ref_rows_k(p) : ref_rows_q(p)) * heads, features);
     for (int64_t b = 0; b < p->batch; ++b)
         for (int64_t h = 0; h < heads; ++h) judge_head(p, a, t, is_k, heads, features, b, h, subject);
     for (int d = 0; d < REF_SCALED_HEAD; ++d)
         end_direction(&subject->tally, (enum ref_direction)d, (const int64_t[]){0, 0, 0}, subject->report);
+    free(subject->repeats);
 }
 
 static void judge_dbias(const struct attest_problem *p, struct subject *subject)
@@ -299,7 +307,7 @@ static void judge_dbias(const struct attest_problem *p, struct subject *subject)
             for (int64_t r = 0; r < rows; ++r) {
                 for (int64_t c = 0; c < columns; ++c)
                     judge_at(subject, canonical++, ref_score_offset(t, b, h, r, c), (const int64_t[]){b, r, h, c});
-                end_row(&subject->tally, INFINITY, NULL);
+                end_row(&subject->tally, INFINITY, 1.0, NULL);
             }
 }
 
@@ -307,7 +315,7 @@ static void judge_dsink(const struct attest_problem *p, struct subject *subject)
 {
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         judge_at(subject, h, h, (const int64_t[]){0, 0, h, 0});
-        end_row(&subject->tally, INFINITY, NULL);
+        end_row(&subject->tally, INFINITY, 1.0, NULL);
     }
 }
 

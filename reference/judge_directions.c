@@ -88,11 +88,11 @@ void judge_direction_add(struct judge_direction *d, const struct judge_error *e,
     d->own += weight * weight * e->own;
 }
 
-void judge_direction_end_row(struct judge_direction *d, double along, const double *phases)
+void judge_direction_end_row(struct judge_direction *d, double along, double repeats, const double *phases)
 {
     for (int n = 0; phases && n < REF_WAYS; ++n) d->phases[n] += (d->norm - d->before) * phases[n];
     d->before = d->norm;
-    d->variance += fmin(d->together * d->together, along) + d->own;
+    d->variance += repeats * (fmin(d->together * d->together, along) + d->own);
     d->together = d->own = 0.0;
 }
 

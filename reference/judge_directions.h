@@ -39,9 +39,10 @@ struct judge_error {
 struct judge_error judge_error_of(int32_t dtype, double got, double want, const struct ref_bound *bound,
                                   int64_t canonical, const double *phases);
 void judge_direction_add(struct judge_direction *d, const struct judge_error *e, double shape);
-/* along: variance of the row along the shape but for what elements have alone; +inf where it is not known. phases: of
- * the row, where the shape is the result and errors of all rows together say nothing of these few; NULL elsewhere. */
-void judge_direction_end_row(struct judge_direction *d, double along, const double *phases);
+/* along: variance of the row along the shape but for what elements have alone; +inf where it is not known. repeats: how
+ * many rows are equal to it, itself included, and err alike. phases: of the row, where the shape is the result and
+ * errors of all rows together say nothing of these few; NULL elsewhere. */
+void judge_direction_end_row(struct judge_direction *d, double along, double repeats, const double *phases);
 /* Adds what other elements, of other rows, sum up to. */
 void judge_direction_join(struct judge_direction *to, const struct judge_direction *from);
 /* How much of a sum of errors a shift explains: they lie from 0 to it, so nothing of what has the other sign. */

@@ -36,9 +36,22 @@ static void set_up(void)
     }
 }
 
+/* Rows that have the same results and deviations would count as made of the same numbers. */
+static void tell_rows_apart(void)
+{
+    for (int i = 0; i < COUNT; i += FEATURES) f.sigma[i] *= 1 + i / FEATURES * 0x1p-50;
+}
+
+static void judge_rows(const void *got, const struct ref_bound *b)
+{
+    tell_rows_apart();
+    ref_judge(&f.p, &f.a, REF_O, got, f.want, b, 1, &f.report);
+}
+
 static enum ref_verdict judge(int statistical)
 {
     const struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    tell_rows_apart();
     ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, statistical, &f.report);
     return f.report.verdict;
 }
@@ -213,6 +226,25 @@ Test(judge, one_loud_row_does_not_hide_among_quiet_ones)
     cr_assert_eq(judge(1), REF_FAIL);
 }
 
+/* Every second row is the same: 64 times one row's errors are within what two rows make of each. */
+Test(judge, rows_made_of_the_same_numbers_err_alike)
+{
+    const struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    for (int i = 0; i < COUNT; ++i) {
+        const double sign = noise(i % (2 * FEATURES)) < 0 ? -1 : 1;
+        f.want[i] = 1 + i % (2 * FEATURES);
+        f.sigma[i] = 0.01 / sqrt(3.0);
+        f.got[i] = (float)(f.want[i] + 0.01 * sign);
+    }
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    cr_expect_eq(f.report.verdict, REF_PASS);
+    judge_rows(f.got, &b);
+    cr_expect_gt(f.report.rms_ratio, 1);
+    for (int i = 0; i < COUNT; ++i) f.sigma[i] = 0.0025 / sqrt(3.0);
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    cr_expect_gt(f.report.rms_ratio, 1);
+}
+
 Test(judge, equal_results_round_alike_without_alarm)
 {
     static uint16_t rounded[COUNT];
@@ -223,10 +255,10 @@ Test(judge, equal_results_round_alike_without_alarm)
         f.sigma[i] = 0x1p-8 / sqrt(3.0);
         ref_store(ATTEST_BF16, rounded, i, f.want[i]);
     }
-    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    judge_rows(rounded, &b);
     cr_assert_eq(f.report.verdict, REF_PASS);
     for (int i = 0; i < COUNT; ++i) ref_store(ATTEST_BF16, rounded, i, 1.0078125); /* the neighbour above */
-    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    judge_rows(rounded, &b);
     cr_assert_eq(f.report.verdict, REF_FAIL);
 }
 
@@ -244,7 +276,7 @@ static double ratio_where_all_round_up(double place)
         f.sigma[i] = sqrt(0x1p-16 / 3 + 1e-12);
         ref_store(ATTEST_BF16, rounded, i, below + 0x1p-7);
     }
-    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    judge_rows(rounded, &b);
     return f.report.direction_ratio;
 }
 
@@ -277,11 +309,11 @@ Test(judge, what_weights_that_round_alike_make_of_results_is_rounded)
     static uint16_t rounded[COUNT];
     struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias, .phases = phases};
     set_rows_that_weights_take_up(rounded, phases);
-    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    judge_rows(rounded, &b);
     cr_expect_leq(f.report.direction_ratio, 1);
     const double mean = f.report.mean_ratio;
     b.phases = NULL;
-    ref_judge(&f.p, &f.a, REF_O, rounded, f.want, &b, 1, &f.report);
+    judge_rows(rounded, &b);
     cr_expect_gt(f.report.direction_ratio, 1);
     cr_expect_gt(f.report.mean_ratio, 1.3 * mean);
 }
@@ -300,13 +332,13 @@ Test(judge, weights_of_a_head_round_alike)
         f.sigma[i] = 0.004;
         phases[i / FEATURES * REF_WAYS + 5] = error;
     }
-    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    judge_rows(f.got, &b);
     cr_expect_gt(f.report.direction_ratio, 1);
     cr_expect_eq(f.report.direction, REF_SCALED_HEAD);
-    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &with_phases, 1, &f.report);
+    judge_rows(f.got, &with_phases);
     cr_expect_eq(f.report.verdict, REF_PASS);
     for (int row = 0; row < ROWS * HEADS; ++row) phases[row * REF_WAYS + 5] /= 10;
-    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &with_phases, 1, &f.report);
+    judge_rows(f.got, &with_phases);
     cr_expect_gt(f.report.direction_ratio, 1);
 }
 
@@ -329,7 +361,7 @@ static double ratio_of_a_factor(const double *along)
         f.sigma[i] = 0.01 / sqrt(3.0);
         f.got[i] = (float)(f.want[i] * 1.001);
     }
-    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    judge_rows(f.got, &b);
     return f.report.direction_ratio;
 }
 

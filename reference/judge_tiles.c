@@ -11,6 +11,7 @@
 #include "reference/formats.h"
 #include "reference/judge_directions.h"
 #include "reference/judge_scores.h"
+#include "reference/repeats.h"
 
 enum { MOST_UNITS = 64 }; /* that are looked at */
 
@@ -32,6 +33,7 @@ struct context {
     int64_t heads, features;
     int64_t count, every;           /* shapes; of so many units one is looked at */
     struct worker *workers;
+    double *repeats;                /* of each row: see repeats.h */
     /* Sums of all units so far, added in order. */
     struct judge_direction *sums;   /* [count] */
     double squares;                 /* of errors, in units of what is expected of them */
@@ -46,7 +48,7 @@ struct worker {
     struct judge_direction *sums;
     double squares;
     struct judge_error errors[JUDGE_OPERAND];
-    double want[JUDGE_OPERAND];
+    double want[JUDGE_OPERAND], repeats[JUDGE_TILE];
     double now[JUDGE_OPERAND], stale[JUDGE_OPERAND], scores[JUDGE_OPERAND], earlier[JUDGE_OPERAND];
     double split[3][JUDGE_OPERAND], together[2][JUDGE_OPERAND];
     double right[JUDGE_OPERAND], panels[JUDGE_OPERAND];
@@ -66,7 +68,7 @@ static void add_shape(const struct context *z, struct worker *w, int64_t n, cons
             if (!(w->errors[at].expected > 0.0) || shape[at] == 0.0) continue;
             judge_direction_add(d, &w->errors[at], shape[at]);
         }
-        judge_direction_end_row(d, INFINITY, NULL);
+        judge_direction_end_row(d, INFINITY, w->repeats[r], NULL);
     }
 }
 
@@ -267,6 +269,7 @@ static void load_errors(const struct context *z, struct worker *w)
         const double *const phases = z->bound->phases ? z->bound->phases + (row * z->heads + w->h) * REF_WAYS : NULL;
         bool finite = true;
         double squares = 0.0;
+        w->repeats[r] = z->repeats[row * z->heads + w->h];
         for (int64_t x = 0; x < z->features; ++x) {
             const double want = z->oracle[from + x], got = ref_load(t->dtype, z->got, offset + x);
             struct judge_error *const e = &w->errors[at + x];
@@ -353,9 +356,12 @@ static void conclude(const struct context *z, struct ref_report *r)
 
 static bool take(struct context *z, int threads)
 {
+    const struct attest_problem *p = z->pass.p;
     z->sums = calloc((size_t)z->count, sizeof *z->sums);
     z->workers = malloc((size_t)threads * sizeof *z->workers);
-    bool ok = z->sums && z->workers;
+    z->repeats = ref_repeats_of_rows(z->oracle, z->bound->sigma, (z->is_k ? ref_rows_k(p) : ref_rows_q(p)) * z->heads,
+                                     z->features);
+    bool ok = z->sums && z->workers && z->repeats;
     for (int i = 0; z->workers && i < threads; ++i) z->workers[i].sums = NULL;
     for (int i = 0; ok && i < threads; ++i) {
         z->workers[i].sums = malloc((size_t)z->count * sizeof *z->sums);
@@ -367,7 +373,7 @@ static bool take(struct context *z, int threads)
 static void release(struct context *z, int threads)
 {
     for (int i = 0; z->workers && i < threads; ++i) free(z->workers[i].sums);
-    free(z->workers), free(z->sums);
+    free(z->workers), free(z->sums), free(z->repeats);
     judge_pass_clear(&z->pass);
 }
 

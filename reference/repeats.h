@@ -1,0 +1,16 @@
+/* repeats.h - rows that are equal number for number: reference/bounds.md section 9.17. */
+#ifndef ATTEST_REFERENCE_REPEATS_H
+#define ATTEST_REFERENCE_REPEATS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Hash of a row: of its numbers so far, and of one more. */
+uint64_t ref_hash(uint64_t so_far, double value);
+/* repeats[n]: how many of the `count` hashes are equal to the n-th, itself included. False where there is no memory. */
+bool ref_count_repeats(const uint64_t *hashes, int64_t count, double *repeats);
+/* Of each of `rows` rows of a tensor, how many have its results and what is expected of their errors: rows that are
+ * made of the same numbers. To be freed. NULL where there is no memory. */
+double *ref_repeats_of_rows(const double *want, const double *sigma, int64_t rows, int64_t features);
+
+#endif
