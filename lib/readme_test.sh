@@ -5,6 +5,7 @@ install_md=$PWD/lib/install.md
 defs=$PWD/ci/defs.bzl
 root=$(dirname "$(dirname "$(readlink -f "$install_md")")")
 cuda_root=${2:-}
+objects=$PWD/kernels # where there is nvcc
 cd "$TEST_TMPDIR"
 
 # The code block after the line that begins with $1.
@@ -32,24 +33,44 @@ check_program() {
     "$1"
 }
 
+# An nvcc that compiles the smallest kernel of each generation, and for others takes the object that the build has of
+# that source and those flags: to compile all of them twice would be a quarter of an hour's work of every CI run.
+make_nvcc() {
+    local smallest
+    smallest=$(cd "$root" && for flag in -v -e; do ls -S kernels/*/*.cu | grep $flag _sm90 | tail -1; done)
+    mkdir -p toolkit/bin
+    ln -s "$cuda_root"/{include,lib64} toolkit
+    cat >toolkit/bin/nvcc <<END
+#!/bin/bash
+set -eu
+source=\$(printf '%s\n' "\$@" | grep '\.cu\$')
+echo "\$source" >>"$TEST_TMPDIR/asked"
+for compiled in $(echo $smallest); do
+    [ "\$source" != "\$compiled" ] || exec "$cuda_root/bin/nvcc" "\$@"
+done
+file=\${source#kernels/}
+name=\$(sed -n "s|^KERNEL(\([a-z0-9_]*\), [a-z_]*, \${file%.cu}, .*|\1|p" kernels/kernels.inc)
+object="$objects/\${name:+\${name}_cuda_nvcc}"
+[ -n "\$name" ] || object=$objects/cuda_nvcc
+cp "\$object/\$(basename "\$file").pic.o" "\${@: -1}"
+END
+    chmod +x toolkit/bin/nvcc
+}
+
 by_gcc() {
     block "## Without Bazel" commands
     check_flags
     mkdir attest
     cp -r "$root"/{lib,reference,kernels} attest
-    export PATH=${cuda_root:+$cuda_root/bin:}/usr/bin:/bin
-    local started=$SECONDS TIMEFORMAT="%0U + %0S" seconds processor bytes
-    { time (cd attest && bash -eu ../commands 2>&3); } 3>&2 2>processor ||
-        { echo "the commands of lib/install.md failed"; return 1; }
-    seconds=$((SECONDS - started))
-    processor=$(($(cat processor)))
+    [ -z "$cuda_root" ] || make_nvcc
+    export PATH=${cuda_root:+$PWD/toolkit/bin:}/usr/bin:/bin
+    local bytes
+    (cd attest && bash -eu ../commands) || { echo "the commands of lib/install.md failed"; return 1; }
     check_program attest/out/example
     bytes=$(stat -c %s attest/out/libattest.so.0)
-    echo "libattest.so.0: $bytes bytes${cuda_root:+, with nvcc}; compiled in $seconds s on $(nproc) cores," \
-        "$processor s of processor"
-    # Two cores shall compile it in less than 240 s. The clock of a machine that does other work as well tells little, and
-    # so does its processor time: what is judged is the size, which time follows. At 106 s for 32.2 MB, 35 MB are 116 s; on
-    # the slowest machine seen, 208 s for 28.6 MB, 255 s.
+    echo "libattest.so.0: $bytes bytes${cuda_root:+, with nvcc for $(wc -l <asked) sources}"
+    # Two cores shall compile it in less than 240 s. What is judged is the size, which time follows. At 106 s for 32.2 MB,
+    # 35 MB are 116 s; on the slowest machine seen, 208 s for 28.6 MB, 255 s.
     [ "$bytes" -le 35000000 ] || { echo "that is more than 35000000 bytes"; return 1; }
 }
 
