@@ -1,5 +1,6 @@
 /* kernels_corners.c - offsets of more than 31 bits, in address space that costs nothing until it is touched; infinite
- * scores; the diagonal of seqused; dropout of one score in 65536; merges of one state. */
+ * scores; large ones beside a bias; the diagonal of seqused; no sequences; dropout of one score in 65536; merges of one
+ * state. */
 #define _GNU_SOURCE /* anonymous mappings */
 #include <math.h>
 #include <string.h>
@@ -249,6 +250,62 @@ static int diagonal_of_used(const struct implementation *self, int32_t dtype, st
     return TRIAL_PASSES;
 }
 
+/* Scores of 4096, all the same, beside a bias of 0: a row of whose biases nothing is taken off. */
+static int large_scores_beside_a_bias(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { ROWS = 20, KEYS = 16 };
+    static const int rows[] = {1, ROWS};
+    float q[ROWS], k[KEYS], v[KEYS], bias[KEYS] = {0}, o[ROWS], lse[ROWS]; /* or numbers of 16 bits */
+    for (int n = 0; n < 2; ++n) {
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+        struct computed how;
+        for (int i = 0; i < rows[n]; ++i) ref_store(dtype, q, i, 64), ref_store(dtype, o, i, -1);
+        for (int j = 0; j < KEYS; ++j) ref_store(dtype, k, j, 64), ref_store(dtype, v, j, j % 4);
+        p.device = ATTEST_REFERENCE;
+        p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.seqlen_q = rows[n], p.seqlen_k = KEYS;
+        p.q = p.k = p.v = p.o = (struct attest_tensor){dtype, 0, ROWS, 1, 1};
+        p.lse = (struct attest_tensor){ATTEST_FP32, 0, ROWS, 1, 1};
+        p.bias = (struct attest_score_tensor){.dtype = ATTEST_FP32, .seqlen_k = 1};
+        p.softmax_scale = 1;
+        a.q = q, a.k = k, a.v = v, a.bias = bias, a.o = o, a.lse = lse;
+        if (self->forward(self, &p, &a, &how) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "large scores beside a bias: %s", attest_last_error());
+        for (int i = 0; i < rows[n]; ++i)
+            if (!(ref_load(dtype, o, i) == 1.5) || !(fabs(lse[i] - (4096 + log(KEYS))) <= 0x1p-10))
+                return fails(context, FAILS_O, "large scores beside a bias, %d rows: o[%d] = %g, lse = %g", rows[n], i,
+                             ref_load(dtype, o, i), (double)lse[i]);
+    }
+    return TRIAL_PASSES;
+}
+
+/* Nothing is computed, and that is no error. */
+static int no_sequences(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static const int rows[] = {1, 20};
+    float numbers[1] = {0}, result[1], lse[1];
+    for (int n = 0; n < 2; ++n) {
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_backward_args a = ATTEST_BACKWARD_ARGS_INIT;
+        struct computed how;
+        p.device = ATTEST_REFERENCE;
+        p.batch = 0, p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.seqlen_q = rows[n], p.seqlen_k = 20;
+        p.q = p.k = p.v = p.o = p.dout = p.dq = p.dk = p.dv = (struct attest_tensor){dtype, 0, 20, 1, 1};
+        p.lse = (struct attest_tensor){ATTEST_FP32, 0, 20, 1, 1};
+        p.softmax_scale = 1;
+        ref_store(dtype, result, 0, -1), lse[0] = -1;
+        a.forward.q = a.forward.k = a.forward.v = a.dout = numbers;
+        a.forward.o = a.dq = a.dk = a.dv = result, a.forward.lse = lse;
+        if (self->forward(self, &p, &a.forward, &how) != ATTEST_OK || self->backward(self, &p, &a, &how) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "no sequences of %d rows: %s", rows[n], attest_last_error());
+        if (!(ref_load(dtype, result, 0) == -1) || !(lse[0] == -1))
+            return fails(context, FAILS_MEMORY, "no sequences of %d rows: something is written", rows[n]);
+    }
+    return TRIAL_PASSES;
+}
+
 /* One score, and dropout of one in 65536, with a seed that drops it and the next one. */
 static int rare_dropout(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
@@ -358,6 +415,8 @@ int kernels_corners(const struct implementation *self, int32_t dtype, struct ker
                    {"an infinity among rows", infinity_among_rows},
                    {"an infinity beyond rows", infinity_beyond_rows},
                    {"the diagonal of seqused", diagonal_of_used},
+                   {"large scores beside a bias", large_scores_beside_a_bias},
+                   {"no sequences", no_sequences},
                    {"rare dropout", rare_dropout},
                    {"merges of one", merges_of_one},
                    {"one key of few", one_key_of_few},

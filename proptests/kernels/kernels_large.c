@@ -122,6 +122,39 @@ static int equal_keys(const struct implementation *self, const struct shape *s, 
     return TRIAL_PASSES;
 }
 
+/* Keys of one score, whose values and another feature, where q is 0, differ between odd and even ones: all weigh
+ * 1 / used_k, ds is +- dout / 2 of that, and so is dq there. */
+static int two_kinds_of_keys(const struct implementation *self, const struct shape *s, int32_t dtype, double score,
+                             struct prop_context *context)
+{
+    static struct problem h;
+    const double q = 0x1p6, k = 0x1p7, scale = score / (q * k);
+    prepare(&h, s, dtype, (float)scale);
+    if (!is_asked(self, &h.p, 0)) return TRIAL_DISCARDED;
+    set_dout(&h, s);
+    for (int b = 0; b < s->batch; ++b) {
+        for (int i = 0; i < s->rows; ++i) {
+            set(&h, s, R_Q, b, i, 1, q);
+            for (int x = 0; x < s->dim; ++x) set(&h, s, R_O, b, i, x, x == 2 ? 0.5 : 0);
+            h.lse[b * s->rows + i] = (float)(score + log(s->used_k));
+        }
+        for (int j = 0; j < s->used_k; ++j) {
+            set(&h, s, R_K, b, j, 1, k);
+            set(&h, s, R_K, b, j, 0, j % 2 == 1 ? 1 : -1), set(&h, s, R_V, b, j, 2, j % 2);
+        }
+    }
+    if (self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK)
+        return fails(context, FAILS_STATUS, "two kinds of keys of large scores: %s", attest_last_error());
+    for (int b = 0; b < s->batch; ++b)
+        for (int i = 0; i < s->rows; ++i) {
+            const double got = get(&h, s, R_DQ, b, i, 0), want = scale * dout_of(b, i, 2) / 2;
+            if (!(fabs(got - want) <= 0x1p-7 * fabs(want)))
+                return fails(context, FAILS_DQ, "%d keys of %d, %d wide, two kinds of %g: dq[%d][0] = %g, not %g",
+                             s->used_k, s->keys, s->dim, score, i, got, want);
+        }
+    return TRIAL_PASSES;
+}
+
 /* Of each row one key outweighs all others, of the first keys or of the last ones in turns: that weighs 1, and ds is 0
  * everywhere. Scores of the others are twice as low where they are negative, else 0. `negative`: softmax_scale is. */
 static int one_key(const struct implementation *self, const struct shape *s, int32_t dtype, double score, bool negative,
@@ -228,6 +261,9 @@ int kernels_large(const struct implementation *self, int32_t dtype, struct kerne
             failure = kernels_note(verdicts, "equal keys", equal_keys(self, s, dtype, of_equal_keys, context));
         if (failure == TRIAL_PASSES)
             failure = kernels_note(verdicts, "one key", one_key(self, s, dtype, size, negative, context));
+        if (failure == TRIAL_PASSES && n % 2 == 0)
+            failure = kernels_note(verdicts, "two kinds of keys",
+                                   two_kinds_of_keys(self, s, dtype, fmin(size, 0x1p23), context)); /* dq fits fp16 */
         if (failure == TRIAL_PASSES)
             failure = kernels_note(verdicts, "one low key", one_key(self, s, dtype, -size, !negative, context));
     }
