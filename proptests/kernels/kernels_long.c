@@ -76,7 +76,10 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(BLOCK_MASK)))
         p->block_mask = scores_of(ATTEST_UINT8), p->block_q = BLOCK_Q, p->block_k = BLOCK_K;
     if (has(from, FEATURE(BIAS))) p->bias = scores_of(ATTEST_FP32);
-    if (has(from, FEATURE(DBIAS)) && c->backward) p->dbias = scores_of(ATTEST_FP32), p->dbias.head = 1;
+    if (has(from, FEATURE(DBIAS)) && c->backward) {
+        p->dbias = scores_of(ATTEST_FP32);
+        p->dbias.head = 1, p->dbias.batch = from->own_dbias;
+    }
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
     if (has(from, FEATURE(SEQUSED))) use_few_rows(c, from->all_keys);

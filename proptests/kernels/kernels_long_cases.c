@@ -137,6 +137,8 @@ const struct long_case long_cases[] = {
      .one_value = true, .far_scores = true},
     {"short, a mask, far scores", .heads_kv = 2, .seqlens = {40, 64}, .head_dims = {64, 8}, .features = FEATURE(MASK),
      .one_value = true, .far_scores = true},
+    {"biases, dbias of each sequence", .heads_kv = 2, .seqlens = {40, 33}, .head_dims = {16, 16},
+     .features = FEATURE(BIAS) | FEATURE(DBIAS), .own_dbias = true},
     {"300 rows, a sink", .heads_kv = 1, .seqlens = {300, 8}, .head_dims = {8, 8}, .features = FEATURE(SINK)},
     {"a given delta", .heads_kv = 1, .seqlens = {70, 40}, .head_dims = {16, 8}, .features = FEATURE(DELTA),
      .one_value = true},
