@@ -267,6 +267,9 @@ bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsig
 /* "mbarrier": ordinary accesses are findings from now on; NULL ends it, and the bytes hold nothing. Checks the
  * bounds. */
 void sim_shared_protect(struct sim_cta *cta, void *object, size_t bytes, const char *what, const void *site);
+/* This thread reaches an object of that CTA by an instruction that touches none of its bytes: the CTA must have begun,
+ * and must not end before it has seen that. Of its own CTA there is nothing to note. */
+void sim_shared_note_remote(struct sim_cta *cta, const void *object, const char *instruction, const void *site);
 struct sim_shared *sim_shared_create(struct sim_cta *cta, size_t dynamic_bytes);
 void sim_shared_destroy(struct sim_shared *shared);
 /* The CTA's threads have all exited: accesses to its memory from other CTAs that it did not wait for. */

@@ -303,6 +303,7 @@ void sim_mbarrier_arrive_cluster(void *object, unsigned count)
     const struct issue issue = {sim_self, "mbarrier.arrive", SIM_SITE};
     sim_require_sm_90(issue.instruction, issue.site);
     struct mbarrier *b = sim_mbarrier_at(object, &issue, USER_THREAD);
+    sim_shared_note_remote(b->cta, object, issue.instruction, issue.site);
     sim_release(sim_self, clock_of(b));
     arrive(b, count, &issue);
 }

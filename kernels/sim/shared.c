@@ -184,6 +184,17 @@ static void check_begun(const struct access *a, const struct sim_cta *cta, uint3
                  cta->rank);
 }
 
+void sim_shared_note_remote(struct sim_cta *cta, const void *object, const char *instruction, const void *site)
+{
+    struct sim_thread *self = sim_self;
+    const uint32_t offset = (uint32_t)((const char *)object - cta->window);
+    const struct access a = {self, self->agent << SIM_INTERVAL_BITS | self->interval, sim_pack_site(site),
+                             site, instruction, ACCESS_WRITE, false};
+    if (cta == self->cta || !cta->cluster->watched) return;
+    check_begun(&a, cta, offset);
+    note_remote(cta->shared, &a);
+}
+
 static bool anybody_has_seen(const struct sim_cta *cta, sim_epoch epoch)
 {
     for (unsigned i = 0; i < cta->num_threads; i++)

@@ -88,13 +88,15 @@ static int ask_corners(const struct reach *reach, const struct implementation *s
 static int ask_several_tiles(const struct reach *reach, const struct implementation *self, const char *only,
                              struct prop_context *context)
 {
+    const struct kernels_long_asked fp32 = {.dtype = ATTEST_FP32, .every = 1, .only = only};
+    const struct kernels_long_asked bf16 = {.dtype = ATTEST_BF16, .every = 1, .only = only};
     int failure = TRIAL_PASSES;
     for (int backward = 0; backward < 2; ++backward) {
         if (!(backward ? reach->backward : reach->forward)) continue;
         if (failure == TRIAL_PASSES && reach->fp32)
-            failure = kernels_long(self, backward, ATTEST_FP32, only, &verdicts, context);
+            failure = kernels_long(self, backward, &fp32, &verdicts, context);
         if (failure == TRIAL_PASSES && reach->others)
-            failure = kernels_long(self, backward, ATTEST_BF16, only, &verdicts, context);
+            failure = kernels_long(self, backward, &bf16, &verdicts, context);
     }
     return failure;
 }

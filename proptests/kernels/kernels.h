@@ -97,9 +97,16 @@ int kernels_large(const struct implementation *self, int32_t dtype, struct kerne
 /* SMs of the simulated GPU that a problem is run on: 1 to 4, or 16. */
 unsigned kernels_sim_sms(const struct attest_problem *p);
 
-/* A few cases of several tiles, one pass of one dtype: each within its bounds of the oracle. `only`: the name of the
- * one that is asked, NULL: all. */
-int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
+/* Which cases of several tiles are asked, and in which dtype: number `from` and each `every`-th one after it, of them
+ * the one of that name; NULL: whatever their names. */
+struct kernels_long_asked {
+    int32_t dtype;
+    int from, every;
+    const char *only;
+};
+
+/* Cases of several tiles, one pass: each within its bounds of the oracle. */
+int kernels_long(const struct implementation *self, bool backward, const struct kernels_long_asked *asked,
                  struct kernels_verdicts *verdicts, struct prop_context *context);
 bool kernels_long_has(const char *name);
 

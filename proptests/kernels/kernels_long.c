@@ -292,12 +292,15 @@ static int ask_case(const struct implementation *self, const struct long_case *f
     return verdict;
 }
 
-int kernels_long(const struct implementation *self, bool backward, int32_t dtype, const char *only,
+int kernels_long(const struct implementation *self, bool backward, const struct kernels_long_asked *asked,
                  struct kernels_verdicts *verdicts, struct prop_context *context)
 {
     int failure = TRIAL_PASSES;
-    for (const struct long_case *from = long_cases; from->name != NULL && failure == TRIAL_PASSES; ++from)
-        if (only == NULL || strcmp(only, from->name) == 0)
-            failure = kernels_note(verdicts, from->name, ask_case(self, from, backward, dtype, context));
+    for (int n = asked->from; failure == TRIAL_PASSES && long_cases[n].name != NULL; ++n) {
+        const struct long_case *const from = &long_cases[n];
+        if ((n - asked->from) % asked->every != 0) continue;
+        if (asked->only == NULL || strcmp(asked->only, from->name) == 0)
+            failure = kernels_note(verdicts, from->name, ask_case(self, from, backward, asked->dtype, context));
+    }
     return failure;
 }

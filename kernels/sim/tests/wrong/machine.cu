@@ -43,6 +43,22 @@ KERNEL(64, 1) void cluster_left_early(struct room r)
 }
 EXHIBIT(cluster_left_early, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
 
+// Arrives at a barrier of the other CTA, which may have ended.
+KERNEL(64, 1) void cluster_barrier_left(struct room r)
+{
+    STATIC_SHARED(mbarrier, empty);
+    const int i = thread_x();
+    if (i == 0) {
+        mbarrier_init(&empty, 1);
+        fence_mbarrier_init();
+    }
+    cluster_sync();
+    r.out[64 * block_x() + i] = r.in[64 * block_x() + i];
+    if (i == 0) mbarrier_arrive_cluster(cluster_map(&empty, cluster_rank() ^ 1));  // HERE cluster_barrier_left: race, mbarrier.arrive
+    if (!r.wrong) mbarrier_wait(&empty, 0);
+}
+EXHIBIT(cluster_barrier_left, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
+
 // Reads what the launch ahead may still write.
 KERNEL(64, 1) void launch_read_early(struct room r)
 {
