@@ -184,7 +184,8 @@ static void spread_noise(const struct bound_gradient_head *g, struct bound_gradi
     }
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         const int64_t at = i * g->head.ld + j;
-        const double rounding = factor * m->p_dq.relative * block->dq.value[at];
+        const double c_p = block->dq.value[at];
+        const double rounding = factor * fmax(m->p_dq.relative * c_p, fmin(m->p_dq.tiny, c_p));
         block->dq.variance[at] += rounding * rounding / 3;
     }
 }

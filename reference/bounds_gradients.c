@@ -537,24 +537,27 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double of_storage = stored_p.rounding * z, most_dx = fabs(dx) + fabs(of_storage);
     double error = p_error * fabs(z) + most_p * z_error;
     error += 2 * u * (most_dx + error) + tiny;
-    const double skew = dx * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
+    /* What p is off by meets the z at hand, which differs from z by what delta is off by. */
+    const double of_sigma = m->row_sigmas * row->delta_sigma, beside = row->delta_bias + of_sigma;
+    const double reach = fmax(fabs(z), fabs(z_at_hand)) + beside;
+    const double skew = p * reach * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
     double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
     const struct rounding_of_p rounding = g->statistics && m->p_ds.dtype != ATTEST_ABSENT
                                               ? rounding_of_p(&m->p_ds, p, bound_unsure_of_p(m, v, row, j))
                                               : (struct rounding_of_p){0};
-    variance += rounding.tied * rounding.tied * z_at_hand * z_at_hand;
-    const double lag_of_dp = bound_lag_of_dp(g, v, j), of_lags = p * lag_of_dp + fabs(dx * v->score_lag[j]);
-    const double of_tie = fabs(rounding.tied * z_at_hand), alike = block->tied && block->tied[j] > 1 ? of_tie : 0.0;
-    const double own = fabs(dx) * (v->weight_bias[j] + row->lse_bias) + tiny;
+    variance += rounding.tied * rounding.tied * reach * reach;
+    const double lag_of_dp = bound_lag_of_dp(g, v, j), of_lags = p * (lag_of_dp + reach * fabs(v->score_lag[j]));
+    const double of_tie = fabs(rounding.tied) * reach, alike = block->tied && block->tied[j] > 1 ? of_tie : 0.0;
+    const double own = p * reach * (v->weight_bias[j] + row->lse_bias) + fabs(rounding.known) * beside + tiny;
     const double of_delta = p * row->delta_bias, p_rounding = rounding.known * z_at_hand;
     block->dx_value[at] = dx;
     block->dx_error[at] = error + fabs(of_storage);
     if (row->other_sum > 0.0)
         block->dx_error[at] += expm1(fmin(row->other_sum, 700.0)) * (most_dx + error);
     block->dx_variance[at] = variance + p_rounding * p_rounding;
-    const double of_sigma = m->row_sigmas * row->delta_sigma, of_row = fabs(row->delta_known) + of_sigma;
-    /* The dx at hand: a slope that all but vanishes may be off by more than itself, and meets all of it. */
-    const double dx_at_hand = p * (fabs(z_at_hand) + row->delta_bias + of_sigma + lag_of_dp + sigma_z);
+    const double of_row = fabs(row->delta_known) + of_sigma;
+    /* A slope that all but vanishes may be off by more than itself, and meets all of dx. */
+    const double dx_at_hand = p * (reach + lag_of_dp + sigma_z);
     block->dx_bias[at] = fmin(own + of_tie + of_lags + of_delta + p * of_row, error + fabs(of_storage));
     const struct bound_slope c = bound_slope_of(g, block, at);
     const double ds = dx * c.value, capped = error * (c.value + c.error) + most_dx * c.error;
@@ -577,7 +580,7 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->ds.bias[at] = c.value * (own + of_tie + of_delta) + of_slope + tiny;
     if (g->statistics) {
         block->ds.signed_bias[0][at] = c.value * p * copysign(lag_of_dp, -v->dp[j]);
-        block->ds.signed_bias[1][at] = -c.value * dx * v->score_lag[j];
+        block->ds.signed_bias[1][at] = -c.value * p * copysign(reach, z_at_hand) * v->score_lag[j];
         if (block->ds.signed_bias[2])
             block->ds.signed_bias[2][at] = c.value * (of_tie - alike) * (z_at_hand < 0 ? -1 : 1);
     }

@@ -323,28 +323,91 @@ Test(bounds_statistics, a_slope_that_is_all_error_meets_the_delta_at_hand)
     }
 }
 
-/* The second of two keys of one v has ds 0, but for `p e` of a delta that is off by e, and p may round to twice itself. */
-Test(bounds_statistics, a_p_that_rounds_to_twice_itself_meets_the_delta_at_hand)
+/* Rounds o of the first row, of keys of one v, to `dtype`. Returns what dout . o is off by. */
+static double round_o(int32_t dtype)
 {
     static uint16_t o[DIM];
-    set_up(0, 4, ATTEST_FP16);
-    f.p.seqlen_q = 1, f.p.seqlen_k = 2;
-    f.p.q.dtype = f.p.k.dtype = f.p.v.dtype = ATTEST_FP16, f.p.o.dtype = ATTEST_BF16;
-    for (int64_t c = 0; c < DIM; ++c) f.q[c] = c == 0 ? 1 : 0, f.v[DIM + c] = f.v[c];
-    f.k[0] = 0, f.k[DIM] = -17.2 / 0.25;
-    fill(f.dout, DIM, 256, 64, 4);
-    lay_out();
     double off = 0.0;
+    f.p.o.dtype = dtype;
     for (int64_t c = 0; c < DIM; ++c) {
-        ref_store(ATTEST_BF16, o, c, f.v[c]);
-        off += f.dout[c] * (f.v[c] - ref_load(ATTEST_BF16, o, c));
+        ref_store(dtype, o, c, f.v[c]);
+        off += f.dout[c] * (f.v[c] - ref_load(dtype, o, c));
     }
     f.a.forward.o = o;
-    const double p = exp(f.x[0][1] - f.lse[0]), ds = ref_round(ATTEST_FP16, 0x1p-24 * off);
-    cr_assert(p > 0x1.01p-25 && p < 0x1.5p-25 && fabs(ds) > 0x1p-24, "%a, %a", p, ds);
-    for (int64_t at = 0; at < 2 * DIM; ++at) f.got[at] = (float)(0.25 * f.q[at % DIM] * (at < DIM ? off : ds));
-    cr_expect_eq(judge_gradient("flash", REF_DK, f.dk), REF_VACUOUS, "use %.3g, rms %.6g", f.report.use,
-                 f.report.rms_ratio);
+    return off;
+}
+
+/* One query row, keys of one v; all but the first have scores of `low`, and a bit less each. */
+static void set_up_equal_values(int64_t keys, double low)
+{
+    set_up(0, 4, ATTEST_FP16);
+    f.p.seqlen_q = 1, f.p.seqlen_k = keys;
+    f.p.q.dtype = f.p.k.dtype = f.p.v.dtype = ATTEST_FP16;
+    fill(f.dout, DIM, 256, 64, 4);
+    for (int64_t at = 0; at < keys * DIM; ++at) f.v[at] = f.v[at % DIM];
+    for (int64_t c = 0; c < DIM; ++c) f.q[c] = c == 0 ? 1 : 0;
+    for (int64_t j = 0; j < keys; ++j) f.k[j * DIM] = j == 0 ? 0 : low / 0.25 - (double)j / 64;
+}
+
+/* The second of two keys of one v has ds 0, but for `p e` of a delta that is off by e, and p may round to twice itself.
+ * So it is where that delta is given. */
+Test(bounds_statistics, a_p_that_rounds_to_twice_itself_meets_the_delta_at_hand)
+{
+    for (int is_given = 0; is_given < 2; ++is_given) {
+        static float delta;
+        set_up_equal_values(2, -17.2);
+        if (is_given) f.p.delta = rows_of(ATTEST_FP32, 1);
+        f.a.delta = is_given ? &delta : NULL;
+        lay_out();
+        const double off = round_o(ATTEST_BF16), p = exp(f.x[0][1] - f.lse[0]), ds = ref_round(ATTEST_FP16, 0x1p-24 * off);
+        double exact = 0.0;
+        for (int64_t c = 0; c < DIM; ++c) exact += f.dout[c] * f.v[c];
+        delta = (float)(exact - off);
+        cr_assert(p > 0x1.01p-25 && p < 0x1.5p-25 && fabs(ds) > 0x1p-24, "%a, %a", p, ds);
+        for (int64_t at = 0; at < 2 * DIM; ++at) f.got[at] = (float)(0.25 * f.q[at % DIM] * (at < DIM ? off : ds));
+        cr_expect_eq(judge_gradient("flash", REF_DK, f.dk), REF_VACUOUS, "given: %d, use %.3g, rms %.6g", is_given,
+                     f.report.use, f.report.rms_ratio);
+    }
+}
+
+/* A corrected dq takes e off again by a sum of rounded p: what fp16 makes of its subnormals is left, f times. */
+Test(bounds_statistics, what_rounding_p_leaves_of_a_correction)
+{
+    enum { MANY = 64 };
+    set_up_equal_values(MANY, -16.6);
+    for (int64_t at = 0; at < MANY * DIM; ++at)
+        if (at % DIM > 0) f.k[at] *= at < DIM ? 0 : 1;
+    lay_out();
+    const double off = round_o(ATTEST_BF16);
+    double sum = 0.0, a[DIM] = {0}, b[DIM] = {0};
+    for (int64_t j = 0; j < MANY; ++j) {
+        const double p = exp(f.x[0][j] - f.lse[0]), ds = ref_round(ATTEST_FP16, p * off), of_p = ref_round(ATTEST_FP16, p);
+        sum += ds;
+        for (int64_t c = 0; c < DIM; ++c) a[c] += ds * f.k[j * DIM + c], b[c] += of_p * f.k[j * DIM + c];
+    }
+    for (int64_t c = 0; c < DIM; ++c) f.got[c] = (float)(0.25 * (a[c] - sum * b[c]));
+    cr_expect_eq(judge_gradient("backward_sm80", REF_DQ, f.dq), REF_VACUOUS, "use %.3g, rms %.6g, mean %.6g",
+                 f.report.use, f.report.rms_ratio, f.report.mean_ratio);
+}
+
+/* All weights of scores near 2e6 are off by a fifth, as their lse is: so is `sum p e k`. */
+Test(bounds_statistics, an_error_of_weights_meets_the_delta_at_hand)
+{
+    enum { FEW = 8 };
+    set_up_equal_values(FEW, 0);
+    f.p.q.dtype = f.p.k.dtype = f.p.v.dtype = ATTEST_FP32;
+    f.q[0] = 8192;
+    for (int64_t j = 0; j < FEW; ++j) f.k[j * DIM] = 1100 + (double)(j % 3) / 8192;
+    lay_out();
+    const double off = round_o(ATTEST_BF16);
+    double dq[DIM] = {0};
+    for (int64_t j = 0; j < FEW; ++j) {
+        const double p = 1.2 * exp(f.x[0][j] - f.lse[0]);
+        for (int64_t c = 0; c < DIM; ++c) dq[c] += 0.25 * p * off * f.k[j * DIM + c];
+    }
+    for (int64_t c = 0; c < DIM; ++c) f.got[c] = (float)dq[c];
+    cr_expect_eq(judge_gradient("hopper", REF_DQ, f.dq), REF_VACUOUS, "use %.3g, rms %.6g, mean %.6g", f.report.use,
+                 f.report.rms_ratio, f.report.mean_ratio);
 }
 
 /* Where c p is below half of fp16's least number, its sum cannot give back what ds lost by rounding to 0. */

@@ -41,23 +41,27 @@ struct tally {
 };
 
 /* A row's covariance: nothing is known of it but what each element's own rounding adds to its diagonal. Of rows that
- * are equal all entries are this one. */
-static void end_row(struct tally *t, double along, double repeats, const double *phases)
+ * are equal all entries are this one; repeats: how many there are, in all and in the row's head. */
+static void end_row(struct tally *t, double along, const double repeats[2], const double *phases)
 {
     const double together = t->mu - t->own, norm = together + sqrt(t->own_squares);
     t->left += judge_drift_left(&t->drift);
     t->drift = (struct judge_drift){0};
     t->variance += t->mu;
-    t->frobenius += repeats * norm * norm;
-    t->most = fmax(t->most, repeats * (together + t->own_most));
-    t->row_sigmas += repeats * t->sigma * t->sigma;
+    t->frobenius += repeats[0] * norm * norm;
+    t->most = fmax(t->most, repeats[0] * (together + t->own_most));
+    t->row_sigmas += repeats[0] * t->sigma * t->sigma;
     t->mu = t->own = t->own_squares = t->own_most = t->sigma = 0.0;
     for (int d = 0; d < REF_ONE_TILE; ++d) {
         const bool is_result = d == REF_SCALED || d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
         const bool is_part = d == REF_SCALED_HEAD || d == REF_SCALED_TILE;
-        judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY, repeats, is_part ? phases : NULL);
+        judge_direction_end_row(&t->directions[d], is_result ? along : INFINITY, repeats[is_part],
+                                is_part ? phases : NULL);
     }
 }
+
+/* Of tensors whose rows are not compared. */
+static const double once[2] = {1.0, 1.0};
 
 /* One element: where it is, what it should be and is. */
 struct element {
@@ -221,7 +225,7 @@ static void conclude(const struct tally *t, int statistical, struct ref_report *
 struct subject {
     int64_t near[3];
     const double *phases; /* of the row, or NULL */
-    double *repeats;      /* of every row: see repeats.h; NULL where they are not asked for, or there is no memory */
+    double *repeats[2];   /* of every row, in all and in its head: see repeats.h; NULL: not asked for, or no memory */
     const void *got;
     int32_t dtype;
     const double *oracle;
@@ -267,13 +271,31 @@ static void judge_head(const struct attest_problem *p, const struct attest_forwa
         subject->phases = phases ? phases + ((first + r) * heads + h) * REF_WAYS : NULL;
         for (int64_t x = 0; x < features; ++x)
             judge_at(subject, from + x, offset + x, (const int64_t[]){b, r, h, x});
-        end_row(&subject->tally, along ? along[(first + r) * heads + h] : INFINITY,
-                subject->repeats ? subject->repeats[(first + r) * heads + h] : 1.0, subject->phases);
+        double repeats[2];
+        for (int n = 0; n < 2; ++n)
+            repeats[n] = subject->repeats[n] ? subject->repeats[n][(first + r) * heads + h] : 1.0;
+        end_row(&subject->tally, along ? along[(first + r) * heads + h] : INFINITY, repeats, subject->phases);
         if ((r + 1) % TILE_ROWS == 0 || r + 1 == rows)
             end_direction(&subject->tally, REF_SCALED_TILE, (const int64_t[]){b, r / TILE_ROWS * TILE_ROWS, h},
                           subject->report);
     }
     end_direction(&subject->tally, REF_SCALED_HEAD, (const int64_t[]){b, 0, h}, subject->report);
+}
+
+static void find_repeats(const struct attest_problem *p, const struct attest_forward_args *a, bool is_k, int64_t heads,
+                         int64_t features, struct subject *subject)
+{
+    const int64_t count = (is_k ? ref_rows_k(p) : ref_rows_q(p)) * heads;
+    const double *const want = subject->oracle, *const sigma = subject->bound->sigma;
+    double *const head = calloc((size_t)count + 1, sizeof *head);
+    for (int64_t b = 0; head && b < p->batch; ++b) {
+        const struct ref_sequence s = ref_sequence(p, a, b);
+        const int64_t first = is_k ? s.first_k : s.first_q, rows = is_k ? s.rows_k : s.rows_q;
+        for (int64_t n = 0; n < rows * heads; ++n) head[first * heads + n] = (double)(b * heads + n % heads);
+    }
+    subject->repeats[0] = ref_repeats_of_rows(want, sigma, count, features, NULL);
+    if (head) subject->repeats[1] = ref_repeats_of_rows(want, sigma, count, features, head);
+    free(head);
 }
 
 static void judge_rows(const struct attest_problem *p, const struct attest_forward_args *a,
@@ -286,14 +308,12 @@ static void judge_rows(const struct attest_problem *p, const struct attest_forwa
         most += heads * (1 + ((is_k ? s.rows_k : s.rows_q) + TILE_ROWS - 1) / TILE_ROWS);
     }
     subject->tally.number = REF_SCALED_HEAD + (double)most;
-    if (subject->bound->sigma)
-        subject->repeats = ref_repeats_of_rows(subject->oracle, subject->bound->sigma,
-                                               (is_k ? ref_rows_k(p) : ref_rows_q(p)) * heads, features);
+    if (subject->bound->sigma) find_repeats(p, a, is_k, heads, features, subject);
     for (int64_t b = 0; b < p->batch; ++b)
         for (int64_t h = 0; h < heads; ++h) judge_head(p, a, t, is_k, heads, features, b, h, subject);
     for (int d = 0; d < REF_SCALED_HEAD; ++d)
         end_direction(&subject->tally, (enum ref_direction)d, (const int64_t[]){0, 0, 0}, subject->report);
-    free(subject->repeats);
+    for (int n = 0; n < 2; ++n) free(subject->repeats[n]);
 }
 
 static void judge_dbias(const struct attest_problem *p, struct subject *subject)
@@ -307,7 +327,7 @@ static void judge_dbias(const struct attest_problem *p, struct subject *subject)
             for (int64_t r = 0; r < rows; ++r) {
                 for (int64_t c = 0; c < columns; ++c)
                     judge_at(subject, canonical++, ref_score_offset(t, b, h, r, c), (const int64_t[]){b, r, h, c});
-                end_row(&subject->tally, INFINITY, 1.0, NULL);
+                end_row(&subject->tally, INFINITY, once, NULL);
             }
 }
 
@@ -315,7 +335,7 @@ static void judge_dsink(const struct attest_problem *p, struct subject *subject)
 {
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
         judge_at(subject, h, h, (const int64_t[]){0, 0, h, 0});
-        end_row(&subject->tally, INFINITY, 1.0, NULL);
+        end_row(&subject->tally, INFINITY, once, NULL);
     }
 }
 

@@ -245,6 +245,25 @@ Test(judge, rows_made_of_the_same_numbers_err_alike)
     cr_expect_gt(f.report.rms_ratio, 1);
 }
 
+/* Each row of one head is one of the other, too: along a head's result they count once. */
+Test(judge, rows_of_two_heads_that_are_equal_count_once_in_each)
+{
+    const struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    double ratios[2];
+    for (int apart = 0; apart < 2; ++apart) {
+        for (int i = 0; i < COUNT; ++i) {
+            const int row = i / (HEADS * FEATURES), head = i / FEATURES % HEADS;
+            f.want[i] = 1 + 0.01 * row + 0.1 * (i % FEATURES);
+            f.sigma[i] = 0.004;
+            f.got[i] = (float)(f.want[i] * (head == 0 ? 1.002 : 1));
+        }
+        if (apart) tell_rows_apart();
+        ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+        ratios[apart] = f.report.direction_ratio;
+    }
+    cr_expect(fabs(ratios[0] / ratios[1] - 1) < 1e-6, "%g, %g", ratios[0], ratios[1]);
+}
+
 Test(judge, equal_results_round_alike_without_alarm)
 {
     static uint16_t rounded[COUNT];

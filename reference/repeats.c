@@ -37,12 +37,13 @@ bool ref_count_repeats(const uint64_t *hashes, int64_t count, double *repeats)
     return true;
 }
 
-double *ref_repeats_of_rows(const double *want, const double *sigma, int64_t rows, int64_t features)
+double *ref_repeats_of_rows(const double *want, const double *sigma, int64_t rows, int64_t features,
+                            const double *group)
 {
     uint64_t *const hashes = malloc((size_t)(rows + 1) * sizeof *hashes);
     double *repeats = malloc((size_t)(rows + 1) * sizeof *repeats);
     for (int64_t n = 0; hashes && n < rows; ++n) {
-        hashes[n] = 0;
+        hashes[n] = group ? ref_hash(1, group[n]) : 0;
         for (int64_t at = n * features; at < (n + 1) * features; ++at)
             hashes[n] = ref_hash(ref_hash(hashes[n], want[at]), sigma ? sigma[at] : 0.0);
     }

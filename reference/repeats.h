@@ -10,7 +10,9 @@ uint64_t ref_hash(uint64_t so_far, double value);
 /* repeats[n]: how many of the `count` hashes are equal to the n-th, itself included. False where there is no memory. */
 bool ref_count_repeats(const uint64_t *hashes, int64_t count, double *repeats);
 /* Of each of `rows` rows of a tensor, how many have its results and what is expected of their errors: rows that are
- * made of the same numbers. To be freed. NULL where there is no memory. */
-double *ref_repeats_of_rows(const double *want, const double *sigma, int64_t rows, int64_t features);
+ * made of the same numbers. group: of those of the row's own number there alone; NULL: of all. To be freed. NULL where
+ * there is no memory. */
+double *ref_repeats_of_rows(const double *want, const double *sigma, int64_t rows, int64_t features,
+                            const double *group);
 
 #endif
