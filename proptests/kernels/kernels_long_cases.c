@@ -59,6 +59,8 @@ const struct long_case long_cases[] = {
      .features = FEATURE(SEQUSED), .no_group = true},
     {"one query, more keys, no group, width 256", .heads_kv = 2, .seqlens = {3, 400}, .head_dims = {136, 8},
      .features = FEATURE(SEQUSED), .no_group = true},
+    {"one query, ragged", .heads_kv = 2, .seqlens = {1, 200}, .head_dims = {64, 64}, .features = FEATURE(RAGGED),
+     .order = RISING},
     {"one query, no group, a sink", .heads_kv = 1, .seqlens = {1, 200}, .head_dims = {64, 64},
      .features = FEATURE(SINK), .no_group = true},
     {"one query, 32 keys, width 32, odd rows of o", .heads_kv = 2, .seqlens = {1, 32}, .head_dims = {32, 32},
