@@ -250,7 +250,8 @@ static int diagonal_of_used(const struct implementation *self, int32_t dtype, st
     return TRIAL_PASSES;
 }
 
-/* Scores of 4096, all the same, beside a bias of 0: a row of whose biases nothing is taken off. */
+/* Scores of 4096, all the same, beside a bias of 0: a row of whose biases nothing is taken off. lse may be off by 4u of
+ * itself, of which the scores' scale and the last sum take 3.3 (reference/bounds.md, 11.1). */
 static int large_scores_beside_a_bias(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     enum { ROWS = 20, KEYS = 16 };

@@ -90,23 +90,31 @@ static bool is_asked(const struct implementation *self, const struct attest_prob
            (only_major == 0 || run.plan.backward[0]->only_major == only_major);
 }
 
+/* Every key has that score, whatever the other features of k are, where q is 0; v and o are 0. False: it is not asked. */
+static bool prepare_equal_scores(struct problem *h, const struct implementation *self, const struct shape *s,
+                                 int32_t dtype, double score)
+{
+    const double q = 0x1p6, k = 0x1p7;
+    prepare(h, s, dtype, (float)(score / (q * k)));
+    if (!is_asked(self, &h->p, 0)) return false;
+    set_dout(h, s);
+    for (int b = 0; b < s->batch; ++b) {
+        for (int i = 0; i < s->rows; ++i) {
+            set(h, s, R_Q, b, i, 1, q);
+            for (int x = 0; x < s->dim; ++x) set(h, s, R_O, b, i, x, 0);
+            h->lse[b * s->rows + i] = (float)(score + log(s->used_k));
+        }
+        for (int j = 0; j < s->keys; ++j) set(h, s, R_K, b, j, 1, j < s->used_k ? k : NAN);
+    }
+    return true;
+}
+
 /* All keys the same: each weighs 1 / used_k, however large scores are, and all dp are 0. */
 static int equal_keys(const struct implementation *self, const struct shape *s, int32_t dtype, double score,
                       struct prop_context *context)
 {
     static struct problem h;
-    const double q = 0x1p6, k = 0x1p7, scale = score / (q * k);
-    prepare(&h, s, dtype, (float)scale);
-    if (!is_asked(self, &h.p, 0)) return TRIAL_DISCARDED;
-    set_dout(&h, s);
-    for (int b = 0; b < s->batch; ++b) {
-        for (int i = 0; i < s->rows; ++i) {
-            set(&h, s, R_Q, b, i, 1, q);
-            for (int x = 0; x < s->dim; ++x) set(&h, s, R_O, b, i, x, 0);
-            h.lse[b * s->rows + i] = (float)(score + log(s->used_k));
-        }
-        for (int j = 0; j < s->keys; ++j) set(&h, s, R_K, b, j, 1, j < s->used_k ? k : NAN);
-    }
+    if (!prepare_equal_scores(&h, self, s, dtype, score)) return TRIAL_DISCARDED;
     if (self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "equal keys of large scores: %s", attest_last_error());
     for (int b = 0; b < s->batch; ++b)
@@ -129,27 +137,18 @@ static int two_kinds_of_keys(const struct implementation *self, const struct sha
                              struct prop_context *context)
 {
     static struct problem h;
-    const double q = 0x1p6, k = 0x1p7, scale = score / (q * k);
-    prepare(&h, s, dtype, (float)scale);
-    if (!is_asked(self, &h.p, 0)) return TRIAL_DISCARDED;
-    set_dout(&h, s);
+    if (!prepare_equal_scores(&h, self, s, dtype, score)) return TRIAL_DISCARDED;
     for (int b = 0; b < s->batch; ++b) {
-        for (int i = 0; i < s->rows; ++i) {
-            set(&h, s, R_Q, b, i, 1, q);
-            for (int x = 0; x < s->dim; ++x) set(&h, s, R_O, b, i, x, x == 2 ? 0.5 : 0);
-            h.lse[b * s->rows + i] = (float)(score + log(s->used_k));
-        }
-        for (int j = 0; j < s->used_k; ++j) {
-            set(&h, s, R_K, b, j, 1, k);
+        for (int i = 0; i < s->rows; ++i) set(&h, s, R_O, b, i, 2, 0.5);
+        for (int j = 0; j < s->used_k; ++j)
             set(&h, s, R_K, b, j, 0, j % 2 == 1 ? 1 : -1), set(&h, s, R_V, b, j, 2, j % 2);
-        }
     }
     if (self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK)
         return fails(context, FAILS_STATUS, "two kinds of keys of large scores: %s", attest_last_error());
     for (int b = 0; b < s->batch; ++b)
         for (int i = 0; i < s->rows; ++i) {
-            const double got = get(&h, s, R_DQ, b, i, 0), want = scale * dout_of(b, i, 2) / 2;
-            if (!(fabs(got - want) <= 0x1p-7 * fabs(want)))
+            const double got = get(&h, s, R_DQ, b, i, 0), want = (double)h.p.softmax_scale * dout_of(b, i, 2) / 2;
+            if (!(got == want))
                 return fails(context, FAILS_DQ, "%d keys of %d, %d wide, two kinds of %g: dq[%d][0] = %g, not %g",
                              s->used_k, s->keys, s->dim, score, i, got, want);
         }
