@@ -263,6 +263,23 @@ Test(judge_tiles, right_results_rounded_once_pass)
     }
 }
 
+/* Rows of two heads that have the same results and deviations count as one row twice: V is twice as large. */
+Test(judge_tiles, rows_that_are_equal_err_alike)
+{
+    double ratios[2];
+    find_shape(&errors[0]);
+    for (int64_t at = 0; at < ROWS * HEADS * DIM; ++at) {
+        const int64_t from = at / (HEADS * DIM) * HEADS * DIM + at % DIM;
+        f->oracle[REF_O][at] = f->oracle[REF_O][from];
+        for (int n = 0; n < 4; ++n) f->arrays[REF_O][n][at] = f->arrays[REF_O][n][from];
+    }
+    for (int apart = 0; apart < 2; ++apart) {
+        for (int64_t row = 0; row < ROWS * HEADS; ++row) f->arrays[REF_O][1][row * DIM] *= 1 + apart * row * 0x1p-45;
+        ratios[apart] = judge(REF_O, errors[0].size, 1).direction_ratio;
+    }
+    cr_expect(ratios[1] > 1.1 * ratios[0] && ratios[1] < sqrt(HEADS) * ratios[0], "%g, %g", ratios[0], ratios[1]);
+}
+
 Test(judge_tiles, the_result_does_not_depend_on_threads)
 {
     find_shape(&errors[0]);
