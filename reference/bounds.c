@@ -39,7 +39,7 @@ static void find_shared_rounding(const struct bound_head *head, const struct bou
             s->shared[k] += drop * (y <= m->most_weight ? what_rounding_adds(split, m->p.parts, y) : first);
         }
         sum += drop * last;
-        variance += drop * drop * block->rounding_variance[at];
+        variance += bound_equal(block, at) * drop * drop * block->rounding_variance[at];
     }
     if (!(sum > 0.0)) return;
     s->shared_variance = variance * of_top * of_top / (sum * sum);
@@ -66,12 +66,12 @@ static void weigh_row(const struct bound_head *head, const struct bound_block *b
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double drop = block->drop[at], p = drop * block->p[at], rounding = block->rounding[at];
-        const double skew = p * block->weight_sigma[at];
+        const double skew = p * block->weight_sigma[at], equal = bound_equal(block, at);
         w->p[at] = p;
         w->all[at] = drop * (block->centred[at] + rounding + (w->size ? 0.0 : sum * (block->plus[at] + rounding)));
         if (w->size) w->size[at] = drop * (block->plus[at] + rounding);
-        w->variance[at] = drop * drop * block->rounding_variance[at] + skew * skew;
-        w->exponent[at] = drop > 0 ? skew * skew / drop : 0.0;
+        w->variance[at] = equal * (drop * drop * block->rounding_variance[at] + skew * skew);
+        w->exponent[at] = drop > 0 ? equal * skew * skew / drop : 0.0;
         w->bias[at] = p * block->weight_bias[at];
         w->lag[at] = p * block->score_lag[at];
         w->square[at] = p * p;
@@ -129,8 +129,8 @@ static double along_o(const struct bound_head *head, const struct bound_block *b
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double p = block->p[at] * block->weight_sigma[at], exponent = w->exponent[at];
-        variance +=
-            w->variance[at] * reaches[at] * reaches[at] - 2 * exponent * reaches[at] * mean + p * p * mean * mean;
+        variance += w->variance[at] * reaches[at] * reaches[at] - 2 * exponent * reaches[at] * mean +
+                    bound_equal(block, at) * p * p * mean * mean;
     }
     return variance;
 }
@@ -179,7 +179,7 @@ static void finish_row(const struct bound_head *head, const struct bound_block *
     for (int64_t j = 0; j < head->num_keys; ++j) {
         const int64_t at = i * head->ld + j;
         const double p = block->p[at];
-        exponent += p * p * block->weight_sigma[at] * block->weight_sigma[at];
+        exponent += bound_equal(block, at) * p * p * block->weight_sigma[at] * block->weight_sigma[at];
         bias += p * block->weight_bias[at];
         lag += p * block->score_lag[at];
     }

@@ -15,6 +15,7 @@ struct backward {
     const struct ref_bound *tensors; /* [REF_NUM_TENSORS] */
     bool statistics;
     struct bound_terms dbias, dsink; /* of all sequences and heads; dsink [batch][num_heads_q] */
+    double *dbias_repeats;           /* see bound_repeat_dbias; NULL: no statistics of dbias */
 };
 
 static void put(double *array, int64_t index, double value)
@@ -123,7 +124,7 @@ static void find_along_dq(const struct backward *b, const struct bound_gradient_
     bound_product(rows, n, d, weights, d, 1, head->k_transposed.plain, d, false, reaches, head->ld);
     for (int64_t i = 0; i < rows; ++i) {
         const struct ref_sum sum = ref_sum_rows(m, block->states[i].live, n, 1);
-        const double *const reach = reaches + i * head->ld, *const of_ds = block->ds.variance + i * head->ld;
+        const double *const reach = reaches + i * head->ld, *const of_ds = block->dq_variance + i * head->ld;
         double mean = 0.0, variance = 0.0;
         for (int64_t at = i * d; at < (i + 1) * d; ++at) {
             const double terms_of = (double)block->states[i].live, value = terms->value[at];
@@ -204,13 +205,17 @@ static void add_products(const struct bound_weights *w, int64_t m, int64_t n, in
     if (w->shared) bound_product(m, n, k, w->shared, a_row, a_col, operand->square, packed, add, t->shared, n);
 }
 
-/* Rows of one q round alike: the variance of their sum, in equal parts. */
+/* Rows of one q have one error of p, and those of one dout, too, of all: the variance of their sum, in equal parts. */
 static void repeat_rows(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
-                        const double *variance, double *out)
+                        const struct bound_weights *w, double *out)
 {
     for (int64_t i = 0; i < block->rows.rows; ++i) {
-        const double repeats = bound_repeats(g, block->rows.first + i);
-        for (int64_t at = i * g->head.ld; at < (i + 1) * g->head.ld; ++at) out[at] = repeats * variance[at];
+        const int64_t row = bound_row_of_group(g, block->rows.first + i);
+        const double of_q = g->same_q[row], of_row = g->same_row[row];
+        for (int64_t at = i * g->head.ld; at < (i + 1) * g->head.ld; ++at) {
+            const double of_p = w->of_p ? w->of_p[at] : w->variance[at];
+            out[at] = of_q * of_p + of_row * (w->variance[at] - of_p);
+        }
     }
 }
 
@@ -223,7 +228,7 @@ static void add_key_products(const struct bound_gradient_head *g, struct bound_g
     struct bound_terms *const t = &terms->head, *const all = &terms->group;
     struct bound_weights with_repeats = *w;
     if (t->variance) {
-        repeat_rows(g, block, w->variance, block->squares);
+        repeat_rows(g, block, w, block->squares);
         with_repeats.variance = block->squares;
     }
     add_products(&with_repeats, keys, features, rows, 1, ld, operand, true, t);
@@ -275,7 +280,7 @@ static void sum_dq(const struct backward *b, struct bound_gradient_head *g, stru
 {
     const int64_t rows = block->rows.rows, d = b->problem->head_dim, n = g->head.num_keys, ld = g->head.ld;
     struct bound_weights w = block->ds;
-    w.bias = block->dq_bias, w.shared = NULL;
+    w.bias = block->dq_bias, w.variance = block->dq_variance, w.shared = NULL;
     bound_walk_sums(block, &w, rows, d, n, ld, &g->k_rows, dq);
     add_products(&w, rows, d, n, ld, 1, &g->k_rows, false, dq);
     if (dq->variance) add_row_noise(g, block, dq);
@@ -302,7 +307,7 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
         ok ? bound_make_panels(&pool, &block->dout, false, which) : (struct bound_panels){0};
     ok = !pool.failed && bound_gradient_rows(g, block);
     if (ok) {
-        bound_add_sums(g, block, &b->dbias, &b->dsink);
+        bound_add_sums(g, block, b->dbias_repeats, &b->dbias, &b->dsink);
         if (b->tensors[REF_DQ].bound) {
             if (head->machine.corrects_delta)
                 bound_corrected_dq(g, block, dq);
@@ -339,7 +344,7 @@ static enum attest_status backward_unit(void *context, int64_t unit)
               bound_take_terms(&pool, BOUND_BLOCK * p->head_dim, b->statistics, g.num_ways, g.num_small, &dq);
     if (ok && g.head.machine.ordered && !g.head.machine.corrects_delta)
         ok = bound_take_order(&pool, p->head_dim, &order);
-    if (ok && g.repeated) ok = bound_find_repeated(&g);
+    if (ok && g.statistics) ok = bound_find_repeated(&g);
     for (int64_t i = 0; ok && i < group; ++i) {
         g.head.h = g.head.h_kv * group + i;
         for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK)
@@ -424,10 +429,12 @@ enum attest_status ref_bound_backward_shares(const struct attest_problem *p, con
     enum attest_status status = ATTEST_OUT_OF_MEMORY;
     if ((!has_dbias || bound_take_terms(&pool, biases, b.statistics, 0, 0, &b.dbias)) &&
         (!has_dsink || bound_take_terms(&pool, p->batch * p->num_heads_q, b.statistics, 0, 0, &b.dsink))) {
+        if (has_dbias && b.statistics) b.dbias_repeats = bound_take(&pool, rows_q);
+        const bool ok = !pool.failed && (!b.dbias_repeats || bound_repeat_dbias(p, a, b.dbias_repeats));
         /* Sums over heads and sequences are one thread's, in order. */
-        status = bound_for_each(p->batch * p->num_heads_kv, has_dbias ? 1 : threads, backward_unit, &b);
-        if (has_dbias) finish_dbias(&b, biases);
-        if (has_dsink && p->batch > 0) finish_dsink(&b);
+        if (ok) status = bound_for_each(p->batch * p->num_heads_kv, has_dbias ? 1 : threads, backward_unit, &b);
+        if (ok && has_dbias) finish_dbias(&b, biases);
+        if (ok && has_dsink && p->batch > 0) finish_dsink(&b);
     }
     bound_release(&pool);
     return status;

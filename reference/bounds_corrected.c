@@ -141,16 +141,17 @@ static void add_noise(const struct bound_gradient_head *g, const struct bound_gr
     const double sigma_z = sigma_dp + u * sizes, skew = dx * v->weight_sigma[j];
     const double of_dx = s->p * s->p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
     const double bias = s->p * lag_of_dp + dx * (lag + row->lse_bias), slope_skew = dx * c.sigma;
-    const double rounding = bound_variance_of_rounding(&m->ds, s->slope * z);
-    const double variance = c.value * c.value * of_dx + slope_skew * slope_skew;
-    noise->delta_variance += of_dx;
+    const double equal = bound_equal(&block->rows, at);
+    const double rounding = equal * bound_variance_of_rounding(&m->ds, s->slope * z);
+    const double variance = equal * (c.value * c.value * of_dx + slope_skew * slope_skew);
+    noise->delta_variance += equal * of_dx;
     noise->delta_bias += bias;
     noise->rounding += rounding;
     noise->weights += variance;
     noise->weights_bias += c.value * bias + dx * c.bias;
     noise->p_bias += s->p * (lag + row->lse_bias);
     const double p_skew = s->p * v->weight_sigma[j];
-    noise->p += p_skew * p_skew;
+    noise->p += equal * p_skew * p_skew;
     if (m->p_dq.dtype != ATTEST_ABSENT) {
         const double lower = ref_round(m->p_dq.dtype, s->slope - s->slope_error);
         const double rounding = ref_round(m->p_dq.dtype, s->slope) - s->slope;
@@ -186,7 +187,7 @@ static void spread_noise(const struct bound_gradient_head *g, struct bound_gradi
         const int64_t at = i * g->head.ld + j;
         const double c_p = block->dq.value[at];
         const double rounding = factor * fmax(m->p_dq.relative * c_p, fmin(m->p_dq.tiny, c_p));
-        block->dq.variance[at] += rounding * rounding / 3;
+        block->dq.variance[at] += bound_equal(&block->rows, at) * rounding * rounding / 3;
     }
 }
 

@@ -186,7 +186,7 @@ static void delta_exact(const struct bound_gradient_head *g, const struct bound_
         error += v->p_error[j] * dp + (p + v->p_error[j]) * v->dp_error[j];
         size += (p + v->p_error[j]) * (dp + v->dp_error[j]);
         absolute += p * dp;
-        variance += p * p * (sigma_dp * sigma_dp + skew * skew);
+        variance += bound_equal(&block->rows, i * g->head.ld + j) * p * p * (sigma_dp * sigma_dp + skew * skew);
         bias += p * (bound_lag_of_dp(g, v, j) + (v->weight_bias[j] + fabs(v->score_lag[j])) * dp);
     }
     const double of_lse = block->states[i].lse_sigma * row->delta;
@@ -242,7 +242,7 @@ static void delta_normalized(const struct bound_gradient_head *g, struct bound_g
         bound_add_to_mean(m, &mean, p, v->p_error[j], fabs(dp), away + oracle, v->dp_error[j]);
         least_p += fmax(0.0, p - v->p_error[j]);
         absolute += p * fabs(dp);
-        variance += p * p * (sigma_dp * sigma_dp + skew * skew);
+        variance += bound_equal(&block->rows, i * g->head.ld + j) * p * p * (sigma_dp * sigma_dp + skew * skew);
         bias += p * (bound_lag_of_dp(g, v, j) + (v->weight_bias[j] + fabs(v->score_lag[j])) * away);
     }
     if (row->may_be_own) mean.least_p = row->is_own ? fmax(least_p, row->own_least) : least_p;
@@ -424,14 +424,15 @@ static void note_delta(const struct bound_gradient_head *g, struct bound_gradien
                        double bias)
 {
     const double p = v->p[j], skew = p * v->weight_sigma[j], of_dp = p * bound_sigma_of_dp(g, v, j);
-    const double dp = v->drop[j] * v->dp[j];
+    const double dp = v->drop[j] * v->dp[j], equal = bound_equal(&block->rows, at);
     const double felt = row->feels_dp == 0.0 ? 0.0 : row->feels_p > 0.0 ? dp : dp - row->delta;
     const double off = p * slope * row->delta_sigma * g->head.machine.row_sigmas;
     block->p_slope[at] = p * slope;
-    block->through_delta[at] = slope * (skew * skew * z * felt + of_dp * of_dp * row->feels_dp);
+    block->through_delta[at] = equal * slope * (skew * skew * z * felt + of_dp * of_dp * row->feels_dp);
     block->dq_bias[at] = bias;
+    block->dq_variance[at] = equal * block->ds.variance[at];
     block->ds.known[at] = -p * slope * row->delta_known;
-    block->ds.shared[at] = off * off * bound_repeats(g, block->rows.first + at / g->head.ld);
+    block->ds.shared[at] = off * off * g->same_row[bound_row_of_group(g, block->rows.first + at / g->head.ld)];
 }
 
 /* y as it is stored, in parts. */
@@ -541,11 +542,12 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     const double of_sigma = m->row_sigmas * row->delta_sigma, beside = row->delta_bias + of_sigma;
     const double reach = fmax(fabs(z), fabs(z_at_hand)) + beside;
     const double skew = p * reach * v->weight_sigma[j], sigma_z = bound_sigma_of_dp(g, v, j) + u * sizes;
-    double variance = p * p * sigma_z * sigma_z + skew * skew + u * u * dx * dx;
+    double variance = p * p * sigma_z * sigma_z + u * u * dx * dx, of_p = skew * skew;
     const struct rounding_of_p rounding = g->statistics && m->p_ds.dtype != ATTEST_ABSENT
                                               ? rounding_of_p(&m->p_ds, p, bound_unsure_of_p(m, v, row, j))
                                               : (struct rounding_of_p){0};
-    variance += rounding.tied * rounding.tied * reach * reach;
+    of_p += rounding.tied * rounding.tied * reach * reach;
+    variance += of_p;
     const double lag_of_dp = bound_lag_of_dp(g, v, j), of_lags = p * (lag_of_dp + reach * fabs(v->score_lag[j]));
     const double of_tie = fabs(rounding.tied) * reach, alike = block->tied && block->tied[j] > 1 ? of_tie : 0.0;
     const double own = p * reach * (v->weight_bias[j] + row->lse_bias) + fabs(rounding.known) * beside + tiny;
@@ -573,6 +575,7 @@ static void one_ds(const struct bound_gradient_head *g, struct bound_gradient_bl
     block->ds.absolute[at] = most_ds;
     block->ds.error[at] = ds_error + rounded;
     block->ds.variance[at] = c.value * c.value * variance + slope_skew * slope_skew;
+    block->ds.of_p[at] = c.value * c.value * of_p + slope_skew * slope_skew;
     if (g->statistics) {
         const double unsure = ds_bias + m->row_sigmas * sqrt(block->ds.variance[at]);
         block->ds.variance[at] += round_ds(g, block, at, c.value * p * z_at_hand, unsure, fabs(ds) + ds_bias);
@@ -616,7 +619,7 @@ static void one_pd(const struct bound_gradient_head *g, struct bound_gradient_bl
     }
     const struct rounding_of_p rounding = rounding_of_p(&m->p_dv, v->p[j], bound_unsure_of_p(m, v, row, j));
     block->pd.known[at] = rounding.known;
-    if (block->tied && block->tied[j] < 2 && bound_repeats(g, block->rows.first + i) == 1.0) {
+    if (block->tied && block->tied[j] < 2 && g->same_q[bound_row_of_group(g, block->rows.first + i)] == 1.0) {
         block->pd.signed_bias[2][at] = fabs(rounding.tied);
         block->pd.variance[at] += rounding.tied * rounding.tied;
     } else {
@@ -645,7 +648,8 @@ static void clear_row(const struct bound_gradient_head *g, struct bound_gradient
         block->ds.signed_bias[0], block->ds.signed_bias[1], block->ds.signed_bias[2], block->ds.signed_bias[3],
         block->ds.signed_bias[4], block->ds.signed_bias[5], block->ds.signed_bias[6],
         block->pd.signed_bias[2],
-        block->ds.shared,   block->p_slope,  block->through_delta, block->dq_bias, block->pd.value, block->pd.absolute,
+        block->ds.shared,   block->ds.of_p,  block->p_slope,  block->through_delta, block->dq_bias, block->dq_variance,
+        block->pd.value,    block->pd.absolute,
         block->pd.error,    block->pd.variance, block->pd.bias,  block->pd.known,  block->dq.value,
         block->dq.absolute, block->dq.error, block->dq.variance, block->dq.bias,
     };
@@ -777,21 +781,25 @@ void bound_add_term(struct bound_terms *to, int64_t at, const struct bound_terms
 }
 
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
-                    struct bound_terms *dbias, struct bound_terms *dsink)
+                    const double *repeats, struct bound_terms *dbias, struct bound_terms *dsink)
 {
     const struct bound_head *head = &g->head;
     const int64_t sink = head->b * problem_of(g)->num_heads_q + head->h;
     for (int64_t i = 0; i < block->rows.rows; ++i) {
         double one = 1.0, overflow = block->states[i].overflow;
+        const int64_t row = head->sequence.first_q + block->rows.first + i;
+        const double alike = repeats ? repeats[row * problem_of(g)->num_heads_q + head->h] : 1.0;
         if (block->states[i].broken) continue;
         for (int64_t j = 0; dbias->value && j < head->num_keys; ++j) {
             const int64_t at = i * head->ld + j;
             if (block->rows.live[at] == 0.0) continue;
             double size = fabs(block->dx_value[at]);
+            double variance = alike * block->dx_variance[at];
+            if (!problem_of(g)->dbias.seqlen_k) variance *= bound_equal(&block->rows, at);
             const struct bound_terms term = {.value = &block->dx_value[at],
                                              .absolute = &size,
                                              .error = &block->dx_error[at],
-                                             .variance = &block->dx_variance[at],
+                                             .variance = &variance,
                                              .bias = &block->dx_bias[at],
                                              .count = &one,
                                              .overflow = &overflow};
@@ -883,8 +891,8 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
                                &block->ds.error,    &block->ds.variance, &block->ds.bias,     &block->pd.value,
                                &block->pd.absolute, &block->pd.error,    &block->pd.variance, &block->pd.bias,
                                &block->pd.known,    &block->dp_square,   &block->ds.known,
-                               &block->ds.shared,   &block->p_slope,     &block->through_delta, &block->dq_bias,
-                               &block->squares};
+                               &block->ds.shared,   &block->ds.of_p,     &block->p_slope,     &block->through_delta,
+                               &block->dq_bias,     &block->dq_variance, &block->squares};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; ++a) *arrays[a] = bound_take(pool, size);
     block->o = (struct bound_block_output){.o = bound_take(pool, outputs), .bound = bound_take(pool, outputs)};
     block->k_mean = bound_take(pool, BOUND_BLOCK * p->head_dim);
@@ -901,7 +909,11 @@ bool bound_take_gradients(struct bound_pool *pool, struct bound_gradient_head *g
         block->pd.signed_bias[2] = bound_take(pool, size);
         block->tied = bound_take(pool, head->ld);
     }
-    if (g->statistics) g->repeated = bound_take(pool, head->sequence.seqlen_q * (p->num_heads_q / p->num_heads_kv));
+    if (g->statistics) {
+        const int64_t group = p->num_heads_q / p->num_heads_kv, of_group = head->sequence.seqlen_q * group;
+        g->same_q = bound_take(pool, of_group), g->same_row = bound_take(pool, of_group);
+        g->same_head = bound_take(pool, group);
+    }
     if (has_alike && g->statistics && !bound_take_alike(pool, g, block)) return false;
     if (head->machine.corrects_delta && !bound_take_correction(pool, g, block)) return false;
     if (pool->failed || !bound_take_block(pool, head, &block->rows)) return false;
@@ -916,6 +928,7 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
                         struct bound_key_terms *t)
 {
     const struct ref_machine *m = &g->head.machine;
+    const double same = g->same_head ? g->same_head[bound_head_of_group(g)] : 1.0; /* they round alike */
     for (int64_t j = 0; j < g->head.num_keys; ++j) {
         const struct ref_sum sum = ref_sum_rows(m, (int64_t)t->head_seen[j], g->head.sequence.seqlen_q, 1);
         for (int64_t at = j * t->features; at < (j + 1) * t->features; ++at) {
@@ -925,7 +938,8 @@ static void end_head_of(const struct bound_gradient_head *g, const struct ref_ro
                 const double size = scale * (fabs(t->head.value[at]) + error) * (1 + 4 * m->u);
                 const double half = rounding->relative * size + rounding->tiny;
                 t->group.rounding[at] += half;
-                t->group.rounding_variance[at] += bound_variance_of_rounding(rounding, scale * fabs(t->head.value[at]));
+                t->group.rounding_variance[at] +=
+                    same * bound_variance_of_rounding(rounding, scale * fabs(t->head.value[at]));
                 if (!(size < rounding->overflow)) t->overflow[j] = 1.0;
             }
             bound_add_term(&t->group, at, &t->head, at);

@@ -16,9 +16,10 @@ enum { BOUND_SIGNED = 3, BOUND_SMALL = 4, BOUND_ALL_SIGNED = BOUND_SIGNED + BOUN
  * the same whether p is near a tie or not, where `error` has what it may be beside that. `signed_bias`: biases that
  * have a sign, each a factor common to the row away: what sums that are cut off lack of dp, of scores, and half units
  * of p that are tied; from BOUND_SIGNED on, of which a kernel has one, ds that are lost as they are rounded.
- * `shared` (NULL: none) is the square of what all weights of a row are off by alike. */
+ * `shared` (NULL: none) is the square of what all weights of a row are off by alike. of_p: what of the variance is p's
+ * (NULL: all). */
 struct bound_weights {
-    double *value, *absolute, *error, *variance, *bias, *known, *rounded, *shared, *stored;
+    double *value, *absolute, *error, *variance, *of_p, *bias, *known, *rounded, *shared, *stored;
     double *signed_bias[BOUND_ALL_SIGNED];
     double *alike[REF_WAYS]; /* what rounding adds, NULL: none */
 };
@@ -101,7 +102,9 @@ struct bound_gradient_head {
     double small[BOUND_SMALL];        /* factors that ds may have where it is rounded */
     int num_small;                    /* 0 where none of it is among a format's subnormals */
     struct bound_floors floors;       /* 0 where nothing is scaled */
-    double *repeated;                 /* [heads of the group][rows]: how many rows have its q; NULL: no statistics */
+    double *same_q;                   /* [heads of the group][rows]: how many rows have its q; NULL: no statistics */
+    double *same_row;                 /* and its dout */
+    double *same_head;                /* by head of the group: how many have all of its q and dout */
     struct bound_key_terms dk, dv;
 };
 
@@ -119,7 +122,8 @@ struct bound_gradient_block {
     double *squares;             /* scratch */
     double *lower, *of_ties;     /* of a row's ds */
     double *tied;                /* of a row's p: 0 where it is no tie, 1 where no other is like it, else 2 */
-    double *p_slope, *through_delta, *dq_bias; /* c p; covariance of ds with delta; bias of ds in dq */
+    double *p_slope, *through_delta; /* c p; covariance of ds with delta */
+    double *dq_bias, *dq_variance;   /* of ds in dq */
     struct bound_row row[BOUND_BLOCK];
     struct bound_correction corrections[BOUND_BLOCK];
     double ds_norm[BOUND_BLOCK]; /* sum over keys of |ds| and its error */
@@ -137,15 +141,20 @@ void bound_round_alike(const struct bound_gradient_head *g, struct bound_gradien
 /* What p may be off by as it is rounded: row_sigmas standard deviations, and what is not random. */
 double bound_unsure_of_p(const struct ref_machine *m, const struct bound_view *v, const struct bound_row *row,
                          int64_t j);
-/* Fills g->repeated. False where there is no memory. */
+/* Fills same_q, same_row and same_head. False where there is no memory. */
 bool bound_find_repeated(struct bound_gradient_head *g);
-/* How many query rows of the group have the q of that row of the head in hand, itself included. */
-static inline double bound_repeats(const struct bound_gradient_head *g, int64_t row)
+/* The place of a row of the head in hand in same_q and same_row, and of the head in same_head. */
+static inline int64_t bound_head_of_group(const struct bound_gradient_head *g)
 {
-    const struct attest_problem *p = g->head.problem;
-    const int64_t head = g->head.h - g->head.h_kv * (p->num_heads_q / p->num_heads_kv);
-    return g->repeated[head * g->head.sequence.seqlen_q + row];
+    return g->head.h - g->head.h_kv * (g->head.problem->num_heads_q / g->head.problem->num_heads_kv);
 }
+static inline int64_t bound_row_of_group(const struct bound_gradient_head *g, int64_t row)
+{
+    return bound_head_of_group(g) * g->head.sequence.seqlen_q + row;
+}
+/* Of each query row and head, how many that dbias adds up have its q and dout, and a head of its k and v: to repeats,
+ * [rows][num_heads_q]. False where there is no memory. */
+bool bound_repeat_dbias(const struct attest_problem *p, const struct attest_backward_args *a, double *repeats);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);
 /* Standard deviation of dp under independent roundings, and what sums that are cut off lack of it, on average. */
@@ -197,7 +206,7 @@ void bound_corrected_dq(const struct bound_gradient_head *g, struct bound_gradie
 
 /* Adds the block's dx to dbias and its sink terms to dsink, where these have memory. */
 void bound_add_sums(const struct bound_gradient_head *g, const struct bound_gradient_block *block,
-                    struct bound_terms *dbias, struct bound_terms *dsink);
+                    const double *repeats, struct bound_terms *dbias, struct bound_terms *dsink);
 /* value, and path where there is a variance, of sums over the keys of a block. */
 void bound_walk_sums(struct bound_gradient_block *block, const struct bound_weights *w, int64_t rows, int64_t features,
                      int64_t keys, int64_t ld, const struct bound_panels *operand, struct bound_terms *t);

@@ -103,6 +103,7 @@ bool bound_load_keys(struct bound_pool *pool, struct bound_head *head)
     head->k = bound_decode_rows(pool, p, &p->k, a->k, s, true, head->b, head->h_kv, 0, n, p->head_dim);
     head->v = bound_decode_rows(pool, p, &p->v, a->v, s, true, head->b, head->h_kv, 0, n, p->head_dim_v);
     if (pool->failed) return false;
+    if (!bound_hash_keys(pool, head)) return false;
     head->k_transposed = bound_make_panels(pool, &head->k, true, 7);
     head->v_rows = bound_make_panels(pool, &head->v, false, 7);
     head->v_max = bound_take(pool, p->head_dim_v);

@@ -1,24 +1,105 @@
-/* bounds_repeated.c - query rows of a group that are equal, whose weights round alike: reference/bounds.md
- * sections 9.7 and 9.17. */
+/* bounds_repeated.c - operands that are equal, number for number: what is made of them errs alike. reference/bounds.md
+ * section 9.17. */
 #include <stdlib.h>
 
 #include "reference/bounds_gradients.h"
 #include "reference/formats.h"
 #include "reference/repeats.h"
 
+static uint64_t hash_row(uint64_t so_far, const struct attest_tensor *t, const void *data, int64_t from,
+                         int64_t features)
+{
+    for (int64_t c = 0; c < features; ++c) so_far = ref_hash(so_far, ref_load(t->dtype, data, from + c));
+    return so_far;
+}
+
+bool bound_hash_keys(struct bound_pool *pool, struct bound_head *head)
+{
+    const struct attest_problem *const p = head->problem;
+    const int64_t n = head->num_keys, d = p->head_dim, d_v = p->head_dim_v;
+    uint64_t *const hashes = (uint64_t *)bound_take(pool, n);
+    double *const repeats = malloc((size_t)(n + 1) * sizeof *repeats);
+    bool ok = !pool->failed && repeats, is_repeated = false;
+    for (int64_t j = 0; ok && j < n; ++j) {
+        for (int64_t c = 0; c < d; ++c) hashes[j] = ref_hash(hashes[j], head->k.value[j * d + c]);
+        for (int64_t c = 0; c < d_v; ++c) hashes[j] = ref_hash(hashes[j], head->v.value[j * d_v + c]);
+    }
+    ok = ok && ref_count_repeats(hashes, n, repeats);
+    for (int64_t j = 0; ok && j < n; ++j) is_repeated |= repeats[j] > 1.0;
+    head->key_hashes = is_repeated ? hashes : NULL;
+    free(repeats);
+    return ok;
+}
+
+void bound_count_equal(const struct bound_head *head, struct bound_block *block, int64_t i)
+{
+    const int64_t n = head->num_keys, at = i * head->ld;
+    uint64_t *const hashes = malloc((size_t)(n + 1) * sizeof *hashes);
+    for (int64_t j = 0; hashes && j < n; ++j) hashes[j] = ref_hash(head->key_hashes[j], block->x[at + j]);
+    const bool ok = hashes && ref_count_repeats(hashes, n, block->equal + at);
+    for (int64_t j = 0; !ok && j < n; ++j) block->equal[at + j] = (double)n; /* it may be all */
+    free(hashes);
+}
+
 bool bound_find_repeated(struct bound_gradient_head *g)
 {
     const struct bound_head *h = &g->head;
     const struct attest_problem *p = h->problem;
-    const int64_t rows = h->sequence.seqlen_q, group = p->num_heads_q / p->num_heads_kv, d = p->head_dim;
-    uint64_t *const hashes = malloc((size_t)(rows * group + 1) * sizeof *hashes);
-    if (!hashes) return false;
-    for (int64_t n = 0; n < rows * group; ++n) {
-        const int64_t from = ref_row_offset(p, &p->q, &h->sequence, false, h->b, n % rows, h->h_kv * group + n / rows);
-        hashes[n] = 0;
-        for (int64_t c = 0; c < d; ++c) hashes[n] = ref_hash(hashes[n], ref_load(p->q.dtype, h->args->q, from + c));
+    const int64_t rows = h->sequence.seqlen_q, group = p->num_heads_q / p->num_heads_kv, count = rows * group;
+    uint64_t *const of_q = malloc((size_t)(2 * count + group + 1) * sizeof *of_q);
+    if (!of_q) return false;
+    uint64_t *const of_row = of_q + count, *const of_head = of_row + count;
+    for (int64_t n = 0; n < group; ++n) of_head[n] = 0;
+    for (int64_t n = 0; n < count; ++n) {
+        const int64_t head = h->h_kv * group + n / rows, row = n % rows;
+        const int64_t q = ref_row_offset(p, &p->q, &h->sequence, false, h->b, row, head);
+        const int64_t dout = ref_row_offset(p, &p->dout, &h->sequence, false, h->b, row, head);
+        of_q[n] = hash_row(0, &p->q, h->args->q, q, p->head_dim);
+        of_row[n] = hash_row(of_q[n], &p->dout, g->args->dout, dout, p->head_dim_v);
+        of_head[n / rows] = ref_hash(of_head[n / rows], (double)(of_row[n] >> 11));
     }
-    const bool ok = ref_count_repeats(hashes, rows * group, g->repeated);
+    const bool ok = ref_count_repeats(of_q, count, g->same_q) && ref_count_repeats(of_row, count, g->same_row) &&
+                    ref_count_repeats(of_head, group, g->same_head);
+    free(of_q);
+    return ok;
+}
+
+/* Of all k and v of a KV head. */
+static uint64_t hash_keys(const struct attest_problem *p, const struct attest_forward_args *a,
+                          const struct ref_sequence *s, int64_t b, int64_t h_kv)
+{
+    uint64_t hash = 0;
+    for (int64_t j = 0; j < s->seqlen_k; ++j) {
+        hash = hash_row(hash, &p->k, a->k, ref_row_offset(p, &p->k, s, true, b, j, h_kv), p->head_dim);
+        hash = hash_row(hash, &p->v, a->v, ref_row_offset(p, &p->v, s, true, b, j, h_kv), p->head_dim_v);
+    }
+    return hash;
+}
+
+bool bound_repeat_dbias(const struct attest_problem *p, const struct attest_backward_args *a, double *repeats)
+{
+    const int64_t heads = p->num_heads_q, group = heads / p->num_heads_kv, count = ref_rows_q(p) * heads;
+    const struct attest_score_tensor *const t = &p->dbias;
+    uint64_t *const hashes = calloc((size_t)(count + 1), sizeof *hashes);
+    if (!hashes) return false;
+    for (int64_t b = 0; b < p->batch; ++b) {
+        const struct ref_sequence s = ref_sequence(p, &a->forward, b);
+        uint64_t of_keys = 0;
+        for (int64_t h = 0; h < heads; ++h) {
+            if (h % group == 0) of_keys = hash_keys(p, &a->forward, &s, b, h / group);
+            uint64_t of_head = ref_hash(of_keys, t->batch ? (double)b : 0.0);
+            of_head = ref_hash(of_head, t->head ? (double)h : 0.0);
+            for (int64_t r = 0; r < s.seqlen_q; ++r) {
+                uint64_t *const hash = &hashes[(s.first_q + r) * heads + h];
+                const int64_t q = ref_row_offset(p, &p->q, &s, false, b, r, h);
+                const int64_t dout = ref_row_offset(p, &p->dout, &s, false, b, r, h);
+                *hash = ref_hash(of_head, t->seqlen_q ? (double)r : 0.0);
+                *hash = hash_row(*hash, &p->q, a->forward.q, q, p->head_dim);
+                *hash = hash_row(*hash, &p->dout, a->dout, dout, p->head_dim_v);
+            }
+        }
+    }
+    const bool ok = ref_count_repeats(hashes, count, repeats);
     free(hashes);
     return ok;
 }

@@ -37,6 +37,7 @@ bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, st
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) *arrays[i] = bound_take(pool, size);
     const bool capped = head->problem->softcap > 0;
     for (int l = 0; l < BOUND_LINES; ++l) block->line[l] = bound_take(pool, head->ld + 1);
+    block->equal = head->key_hashes ? bound_take(pool, size) : NULL;
     block->tanh = capped ? bound_take(pool, size) : NULL;
     block->tanh_error = capped ? bound_take(pool, size) : NULL;
     return !pool->failed;
@@ -241,6 +242,7 @@ void bound_block_scores(struct bound_head *head, struct bound_block *block, stru
         states[i] = (struct bound_row_state){.largest = -INFINITY};
         /* rounding serves as scratch: it is written after the scores. */
         block_row_scores(head, block, i, block->rounding + i * head->ld, &states[i]);
+        if (block->equal) bound_count_equal(head, block, i);
     }
 }
 
@@ -488,7 +490,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
             bias = block->score_bias[at + c];
             block->rounding_variance[at + c] =
                 scaled ? rounding[c] * rounding[c] / 3 : variance_of_weight(m, p[c], x[c] - s->top, rounding[c]);
-            variance += p[c] * p[c] * sigma * sigma;
+            variance += bound_equal(block, at + c) * p[c] * p[c] * sigma * sigma;
             /* Of sums that are cut off alike, whatever their order. */
             s->lse_bias +=
                 p[c] * (bias + scale * (head->features.bias + head->features.aligned) * block->dot_abs[at + c]);

@@ -17,7 +17,7 @@ enum { BOUND_PHASES = REF_WAYS }; /* of the grid to which weights are rounded: b
 
 /* Memory that lives as long as one unit of work. */
 struct bound_pool {
-    void *blocks[256];
+    void *blocks[384]; /* a backward pass with everything takes some 260 */
     int count;
     bool failed; /* an allocation failed; its NULL must not be used */
 };
@@ -54,6 +54,7 @@ struct bound_head {
     int64_t b, h, h_kv;
     int64_t num_keys, ld; /* ld: num_keys rounded up to whole panels */
     struct bound_matrix k, v;
+    uint64_t *key_hashes; /* of each key's k and v; NULL where no two keys are equal */
     struct bound_panels k_transposed; /* head_dim x num_keys, for scores */
     struct bound_panels v_rows;       /* num_keys x head_dim_v */
     struct bound_panels v_columns;    /* head_dim_v x num_keys; NULL unless along is asked for */
@@ -70,6 +71,8 @@ struct bound_panels bound_make_panels(struct bound_pool *pool, const struct boun
                                       int which);
 /* Keys of KV head h_kv; `problem`, `args`, `b` and `h_kv` are set. False where there is no memory. */
 bool bound_load_keys(struct bound_pool *pool, struct bound_head *head);
+/* Takes key_hashes where some keys are equal. False where there is no memory. */
+bool bound_hash_keys(struct bound_pool *pool, struct bound_head *head);
 
 /* Half a step of fp16's subnormal numbers. */
 #define SCALED_STEP 0x1p-25
@@ -101,8 +104,16 @@ struct bound_block {
     double *rounding_variance;          /* of it, under independent roundings */
     double *weight_sigma, *weight_bias; /* of ln p under independent roundings */
     double *dot_abs, *dot_square;       /* sums of |q||k| and of (q k)^2 */
+    double *equal;                      /* of the row's keys, how many have this one's k, v and score: they err alike;
+                                         * NULL where no two keys are equal */
     double *line[BOUND_LINES];          /* scratch: of a row's keys and its sink */
 };
+/* Fills `equal` of row i. */
+void bound_count_equal(const struct bound_head *head, struct bound_block *block, int64_t i);
+static inline double bound_equal(const struct bound_block *block, int64_t at)
+{
+    return block->equal ? block->equal[at] : 1.0;
+}
 bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, struct bound_block *block);
 
 /* What is true of a whole row. */

@@ -448,6 +448,136 @@ Test(bounds_statistics, equal_rows_of_a_group_are_not_independent)
     cr_expect(fabs(sigma[0] / sigma[1] - sqrt(GROUP)) < 0.2, "%g of %g", sigma[0], sigma[1]);
 }
 
+/* The root of the mean of variances, in units of `size`. */
+static double noise_of(int64_t count, double size)
+{
+    double variance = 0.0;
+    for (int64_t at = 0; at < count; ++at) variance += f.sigma[at] * f.sigma[at];
+    return sqrt(variance / (double)count) / size;
+}
+
+/* Keys that are equal err alike: 16 times 16 of them leave the noise of 16. */
+static void compare_keys(const char *recipe, enum ref_tensor tensor)
+{
+    double noise[2];
+    for (int is_repeated = 0; is_repeated < 2; ++is_repeated) {
+        set_up(1, 0, ATTEST_BF16);
+        f.p.seqlen_k = is_repeated ? 256 : 16;
+        for (int64_t at = 16 * DIM; at < 256 * DIM; ++at)
+            f.k[at] = f.k[at % (16 * DIM)], f.v[at] = f.v[at % (16 * DIM)];
+        lay_out();
+        memset(f.got, 0, sizeof f.got);
+        if (tensor == REF_O) judge_o(recipe);
+        else judge_gradient(recipe, tensor, f.dq);
+        noise[is_repeated] = noise_of(ROWS * DIM, 1);
+    }
+    cr_expect(fabs(noise[1] / noise[0] - 1) < 0.1, "%s, %s: %g of %g", recipe, ref_tensor_names[tensor], noise[1],
+              noise[0]);
+}
+
+Test(bounds_statistics, equal_keys_err_alike_in_o) { compare_keys("mixed", REF_O); }
+Test(bounds_statistics, equal_keys_err_alike_in_dq) { compare_keys("mixed", REF_DQ); }
+Test(bounds_statistics, equal_keys_err_alike_in_a_corrected_dq) { compare_keys("backward_sm80", REF_DQ); }
+
+/* Of rows of one q only what p is off by is common: ds, of a dout of each row's own, rounds by itself. */
+Test(bounds_statistics, rows_of_one_q_round_ds_each_by_itself)
+{
+    double noise[2];
+    for (int is_one = 0; is_one < 2; ++is_one) {
+        double size = 0.0;
+        set_up(1, 0, ATTEST_BF16);
+        fill(f.dout, ROWS * DIM, 0, 1, 4);
+        for (int64_t at = DIM; is_one && at < ROWS * DIM; ++at) f.q[at] = f.q[at % DIM];
+        lay_out();
+        judge_gradient("mixed", REF_DK, f.dk);
+        for (int64_t at = 0; at < ROWS * DIM; ++at) size += f.q[at] * f.q[at];
+        noise[is_one] = noise_of(KEYS * DIM, sqrt(size));
+    }
+    cr_expect(noise[1] < 1.5 * noise[0], "%g of %g", noise[1], noise[0]);
+}
+
+enum { HEADS = 8 };
+
+/* Heads of the same numbers. */
+static void set_up_heads(int64_t heads_kv)
+{
+    set_up(1, 0, ATTEST_BF16);
+    f.p.num_heads_q = HEADS, f.p.num_heads_kv = heads_kv, f.p.seqlen_q = 8, f.p.seqlen_k = 16;
+    f.p.q.head = f.p.k.head = f.p.v.head = f.p.dout.head = 0;
+    f.a.forward.q = store(f.q, ROWS * DIM, f.p.q.dtype, 0);
+    f.a.forward.k = store(f.k, KEYS * DIM, f.p.k.dtype, 1);
+    f.a.forward.v = store(f.v, KEYS * DIM, f.p.v.dtype, 2);
+    f.a.dout = store(f.dout, ROWS * DIM, f.p.dout.dtype, 3);
+}
+
+static double noise_of_gradient(const struct attest_recipe *recipe, enum ref_tensor tensor, int64_t count)
+{
+    struct ref_bound bounds[REF_NUM_TENSORS] = {{0}};
+    bounds[tensor] = (struct ref_bound){.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    cr_assert_eq(ref_bound_backward(&f.p, &f.a, recipe, bounds, 1), ATTEST_OK);
+    return noise_of(count, 1);
+}
+
+Test(bounds_statistics, dbias_of_equal_heads_has_one_error)
+{
+    static const float zeros[8 * 16];
+    double noise[2];
+    for (int is_sum = 0; is_sum < 2; ++is_sum) {
+        set_up_heads(HEADS);
+        f.p.num_heads_q = f.p.num_heads_kv = is_sum ? HEADS : 1;
+        f.p.bias = f.p.dbias = (struct attest_score_tensor){.dtype = ATTEST_FP32, .seqlen_q = 16, .seqlen_k = 1};
+        f.a.forward.bias = zeros;
+        noise[is_sum] = noise_of_gradient(ref_recipe("mixed"), REF_DBIAS, 8 * 16);
+    }
+    cr_expect(fabs(noise[1] / noise[0] - HEADS) < 0.01, "%g of %g", noise[1], noise[0]);
+}
+
+Test(bounds_statistics, dbias_of_equal_keys_has_one_error)
+{
+    static const float zeros[16];
+    double noise[2];
+    for (int is_repeated = 0; is_repeated < 2; ++is_repeated) {
+        set_up_heads(1);
+        f.p.num_heads_q = 1;
+        f.p.k.seqlen = f.p.v.seqlen = is_repeated ? 0 : DIM; /* 16 keys, or 16 times the first */
+        f.p.bias = f.p.dbias = (struct attest_score_tensor){.dtype = ATTEST_FP32, .seqlen_q = 1};
+        f.p.dlse = rows_of(ATTEST_FP32, 1);
+        fill(f.dlse, 8, 1, 0.1, 5);
+        f.a.dlse = store(f.dlse, 8, ATTEST_FP32, 4);
+        f.a.forward.bias = zeros;
+        noise[is_repeated] = noise_of_gradient(ref_recipe("mixed"), REF_DBIAS, 8);
+    }
+    cr_expect(noise[1] > 2 * noise[0], "%g of %g", noise[1], noise[0]);
+}
+
+/* The sum of 8 heads that round alike is off by 8 half units, as large as one of the sum. */
+Test(bounds_statistics, dk_of_equal_heads_rounds_alike)
+{
+    struct attest_recipe recipe = *ref_recipe("fp32");
+    double noise[2];
+    for (int rounds = 0; rounds < 2; ++rounds) {
+        set_up_heads(1);
+        f.p.dk.dtype = ATTEST_BF16;
+        recipe.round_dkv_heads = rounds;
+        noise[rounds] = noise_of_gradient(&recipe, REF_DK, 16 * DIM);
+    }
+    cr_expect(fabs(noise[1] / noise[0] - sqrt(2)) < 0.1, "%g of %g", noise[1], noise[0]);
+}
+
+/* What delta is off by, too: dk of 64 equal rows is off by 64 times what one is. */
+Test(bounds_statistics, delta_of_equal_rows_is_off_alike)
+{
+    double bias[2] = {0};
+    for (int is_many = 0; is_many < 2; ++is_many) {
+        set_up_heads(1);
+        f.p.num_heads_q = 1, f.p.seqlen_q = is_many ? 64 : 1;
+        f.p.q.seqlen = f.p.dout.seqlen = 0;
+        noise_of_gradient(ref_recipe("fp32"), REF_DK, 16 * DIM);
+        for (int64_t at = 0; at < 16 * DIM; ++at) bias[is_many] += f.bias[at];
+    }
+    cr_expect(fabs(bias[1] / bias[0] - 64) < 4, "%g of %g", bias[1], bias[0]);
+}
+
 /* dq and dk of query rows whose p are alike, ds times `factor` rounded: where dropout takes keys away it is
  * -p delta. */
 static void differentiate(double factor, double size, bool rounds_p, enum ref_tensor tensor)

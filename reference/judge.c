@@ -225,7 +225,9 @@ static void conclude(const struct tally *t, int statistical, struct ref_report *
 struct subject {
     int64_t near[3];
     const double *phases; /* of the row, or NULL */
+    bool is_statistical;
     double *repeats[2];   /* of every row, in all and in its head: see repeats.h; NULL: not asked for, or no memory */
+    enum ref_tensor tensor;
     const void *got;
     int32_t dtype;
     const double *oracle;
@@ -283,7 +285,7 @@ static void judge_head(const struct attest_problem *p, const struct attest_forwa
 }
 
 static void find_repeats(const struct attest_problem *p, const struct attest_forward_args *a, bool is_k, int64_t heads,
-                         int64_t features, struct subject *subject)
+                         struct subject *subject)
 {
     const int64_t count = (is_k ? ref_rows_k(p) : ref_rows_q(p)) * heads;
     const double *const want = subject->oracle, *const sigma = subject->bound->sigma;
@@ -293,8 +295,8 @@ static void find_repeats(const struct attest_problem *p, const struct attest_for
         const int64_t first = is_k ? s.first_k : s.first_q, rows = is_k ? s.rows_k : s.rows_q;
         for (int64_t n = 0; n < rows * heads; ++n) head[first * heads + n] = (double)(b * heads + n % heads);
     }
-    subject->repeats[0] = ref_repeats_of_rows(want, sigma, count, features, NULL);
-    if (head) subject->repeats[1] = ref_repeats_of_rows(want, sigma, count, features, head);
+    subject->repeats[0] = ref_repeats_of_rows(p, a, subject->tensor, want, sigma, NULL);
+    if (head) subject->repeats[1] = ref_repeats_of_rows(p, a, subject->tensor, want, sigma, head);
     free(head);
 }
 
@@ -308,7 +310,7 @@ static void judge_rows(const struct attest_problem *p, const struct attest_forwa
         most += heads * (1 + ((is_k ? s.rows_k : s.rows_q) + TILE_ROWS - 1) / TILE_ROWS);
     }
     subject->tally.number = REF_SCALED_HEAD + (double)most;
-    if (subject->bound->sigma) find_repeats(p, a, is_k, heads, features, subject);
+    if (subject->is_statistical) find_repeats(p, a, is_k, heads, subject);
     for (int64_t b = 0; b < p->batch; ++b)
         for (int64_t h = 0; h < heads; ++h) judge_head(p, a, t, is_k, heads, features, b, h, subject);
     for (int d = 0; d < REF_SCALED_HEAD; ++d)
@@ -383,6 +385,7 @@ void ref_judge(const struct attest_problem *p, const struct attest_forward_args 
                                                 : row_tensors[tensor]->dtype;
     *report = (struct ref_report){.use = 0.0};
     struct subject s = {
+        .tensor = tensor, .is_statistical = statistical && bound->sigma,
         .got = got, .dtype = dtype, .oracle = oracle, .bound = bound, .report = report, .tally = {.number = 1}};
     switch (tensor) {
     case REF_O: judge_rows(p, a, &p->o, false, p->num_heads_q, p->head_dim_v, &s); break;

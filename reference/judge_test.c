@@ -245,6 +245,22 @@ Test(judge, rows_made_of_the_same_numbers_err_alike)
     cr_expect_gt(f.report.rms_ratio, 1);
 }
 
+/* Under dropout o of rows of one q differ, and their weights do not. */
+Test(judge, rows_of_one_q_err_alike_under_dropout)
+{
+    static uint16_t q[COUNT];
+    const struct ref_bound b = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    set_errors(0.0, 0.0055);
+    f.p.q = f.p.o, f.p.q.dtype = ATTEST_BF16, f.p.head_dim = FEATURES;
+    f.p.dropout_p = 0.1f;
+    f.a.q = q;
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    cr_expect_eq(f.report.verdict, REF_PASS, "mean %g", f.report.mean_ratio);
+    for (int i = 0; i < COUNT; ++i) ref_store(ATTEST_BF16, q, i, (double)(i / FEATURES));
+    ref_judge(&f.p, &f.a, REF_O, f.got, f.want, &b, 1, &f.report);
+    cr_expect_gt(f.report.mean_ratio, 1);
+}
+
 /* Each row of one head is one of the other, too: along a head's result they count once. */
 Test(judge, rows_of_two_heads_that_are_equal_count_once_in_each)
 {

@@ -359,8 +359,7 @@ static bool take(struct context *z, int threads)
     const struct attest_problem *p = z->pass.p;
     z->sums = calloc((size_t)z->count, sizeof *z->sums);
     z->workers = malloc((size_t)threads * sizeof *z->workers);
-    z->repeats = ref_repeats_of_rows(z->oracle, z->bound->sigma, (z->is_k ? ref_rows_k(p) : ref_rows_q(p)) * z->heads,
-                                     z->features, NULL);
+    z->repeats = ref_repeats_of_rows(p, &z->pass.a->forward, z->tensor, z->oracle, z->bound->sigma, NULL);
     bool ok = z->sums && z->workers && z->repeats;
     for (int i = 0; z->workers && i < threads; ++i) z->workers[i].sums = NULL;
     for (int i = 0; ok && i < threads; ++i) {

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reference/formats.h"
+#include "reference/oracle.h"
+
 uint64_t ref_hash(uint64_t so_far, double value)
 {
     uint64_t bits;
@@ -37,16 +40,39 @@ bool ref_count_repeats(const uint64_t *hashes, int64_t count, double *repeats)
     return true;
 }
 
-double *ref_repeats_of_rows(const double *want, const double *sigma, int64_t rows, int64_t features,
-                            const double *group)
+/* Hashes of q of each query row and head. */
+static void hash_queries(const struct attest_problem *p, const struct attest_forward_args *a, uint64_t *hashes)
 {
-    uint64_t *const hashes = malloc((size_t)(rows + 1) * sizeof *hashes);
-    double *repeats = malloc((size_t)(rows + 1) * sizeof *repeats);
-    for (int64_t n = 0; hashes && n < rows; ++n) {
-        hashes[n] = group ? ref_hash(1, group[n]) : 0;
-        for (int64_t at = n * features; at < (n + 1) * features; ++at)
-            hashes[n] = ref_hash(ref_hash(hashes[n], want[at]), sigma ? sigma[at] : 0.0);
+    for (int64_t b = 0; b < p->batch; ++b) {
+        const struct ref_sequence s = ref_sequence(p, a, b);
+        for (int64_t n = 0; n < s.rows_q * p->num_heads_q; ++n) {
+            const int64_t row = n / p->num_heads_q, h = n % p->num_heads_q;
+            const int64_t from = ref_row_offset(p, &p->q, &s, false, b, row, h);
+            uint64_t *const hash = &hashes[s.first_q * p->num_heads_q + n];
+            for (int64_t c = 0; c < p->head_dim; ++c) *hash = ref_hash(*hash, ref_load(p->q.dtype, a->q, from + c));
+        }
     }
+}
+
+static void hash_results(const double *want, const double *sigma, int64_t rows, int64_t features, uint64_t *hashes)
+{
+    for (int64_t at = 0; at < rows * features; ++at) {
+        uint64_t *const hash = &hashes[at / features];
+        *hash = ref_hash(ref_hash(*hash, want[at]), sigma ? sigma[at] : 0.0);
+    }
+}
+
+double *ref_repeats_of_rows(const struct attest_problem *p, const struct attest_forward_args *a, enum ref_tensor tensor,
+                            const double *want, const double *sigma, const double *group)
+{
+    const bool is_k = tensor >= REF_DK, is_of_v = tensor == REF_O || tensor == REF_DV;
+    const int64_t rows = is_k ? ref_rows_k(p) * p->num_heads_kv : ref_rows_q(p) * p->num_heads_q;
+    const int64_t features = tensor == REF_LSE ? 1 : is_of_v ? p->head_dim_v : p->head_dim;
+    uint64_t *const hashes = calloc((size_t)(rows + 1), sizeof *hashes);
+    double *repeats = malloc((size_t)(rows + 1) * sizeof *repeats);
+    for (int64_t n = 0; hashes && group && n < rows; ++n) hashes[n] = ref_hash(1, group[n]);
+    if (hashes && tensor == REF_O && p->dropout_p > 0) hash_queries(p, a, hashes);
+    else if (hashes) hash_results(want, sigma, rows, features, hashes);
     if (!hashes || !repeats || !ref_count_repeats(hashes, rows, repeats)) {
         free(repeats);
         repeats = NULL;
