@@ -33,7 +33,7 @@ bool bound_take_block(struct bound_pool *pool, const struct bound_head *head, st
                                &block->p,           &block->centred,      &block->plus,
                                &block->rounding,    &block->weight_sigma, &block->weight_bias,
                                &block->dot_abs,     &block->dot_square,   &block->score_lag,
-                               &block->rounding_variance};
+                               &block->rounding_variance, &block->score_cut};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) *arrays[i] = bound_take(pool, size);
     const bool capped = head->problem->softcap > 0;
     for (int l = 0; l < BOUND_LINES; ++l) block->line[l] = bound_take(pool, head->ld + 1);
@@ -125,6 +125,7 @@ static void one_score(struct bound_head *head, struct bound_block *block, int64_
     const double drift = sum->bias + sum->aligned; /* its part that differs from score to score is noise */
     s.sigma = sum_of_squares(scale * sum_of_squares(sum->sigma * reach, drift * sqrt(square)), m->u * fabs(s.x));
     s.lag = drift / 2 * s.x;
+    block->score_cut[at] = scale * bound_bias_of_sum(sum, reach, block->x[at], dot_abs);
     double largest = fmax(dot_abs, scale * dot_abs);
     if (p->softcap > 0) cap_score(m, (double)p->softcap, &s, &block->tanh[at], &block->tanh_error[at]);
     shift_score(head, r, c, state->base, &s);
@@ -472,7 +473,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
         inverse = exp(spread);
     }
     s->largest_share = fmin(1.0, exp(reach.ceiling - s->lse) * inverse);
-    const double exponentials = m->exp_error * m->exp_error / 3, scale = fabs((double)head->problem->softmax_scale);
+    const double exponentials = m->exp_error * m->exp_error / 3;
     s->lse_bias = 0.0;
     for (int64_t c = 0; c < n; ++c) {
         double sigma = 0.0, bias = 0.0;
@@ -491,9 +492,7 @@ void bound_row_weights(const struct bound_head *head, const struct bound_block *
             block->rounding_variance[at + c] =
                 scaled ? rounding[c] * rounding[c] / 3 : variance_of_weight(m, p[c], x[c] - s->top, rounding[c]);
             variance += bound_equal(block, at + c) * p[c] * p[c] * sigma * sigma;
-            /* Of sums that are cut off alike, whatever their order. */
-            s->lse_bias +=
-                p[c] * (bias + scale * (head->features.bias + head->features.aligned) * block->dot_abs[at + c]);
+            s->lse_bias += p[c] * (bias + block->score_cut[at + c]);
         }
         block->weight_sigma[at + c] = sigma;
         block->weight_bias[at + c] = bias;

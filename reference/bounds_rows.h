@@ -94,6 +94,7 @@ struct bound_block {
     double *live;        /* 1: takes part, finite x */
     double *score_error; /* |computed x - x| */
     double *score_sigma, *score_bias;
+    double *score_cut;         /* what products that are cut off alike lack of x, in any order: a bias of lse */
     double *score_lag;         /* what sums that are cut off lack of x, on average; never more than twice that */
     double *tanh, *tanh_error; /* of s / softcap; NULL without softcap */
     double *drop;
