@@ -123,7 +123,7 @@ struct bound_gradient_block {
     double *lower, *of_ties;     /* of a row's ds */
     double *tied;                /* of a row's p: 0 where it is no tie, 1 where no other is like it, else 2 */
     double *p_slope, *through_delta; /* c p; covariance of ds with delta */
-    double *dq_bias, *dq_variance;   /* of ds in dq */
+    double *dq_bias, *dq_variance;   /* the bias and variance that ds has in dq */
     struct bound_row row[BOUND_BLOCK];
     struct bound_correction corrections[BOUND_BLOCK];
     double ds_norm[BOUND_BLOCK]; /* sum over keys of |ds| and its error */
@@ -152,8 +152,8 @@ static inline int64_t bound_row_of_group(const struct bound_gradient_head *g, in
 {
     return bound_head_of_group(g) * g->head.sequence.seqlen_q + row;
 }
-/* Of each query row and head, how many that dbias adds up have its q and dout, and a head of its k and v: to repeats,
- * [rows][num_heads_q]. False where there is no memory. */
+/* Counts, for each query row and head, the rows that dbias adds up with it and that have its q and dout, and a head of
+ * its k and v: to repeats, [rows][num_heads_q]. False where there is no memory. */
 bool bound_repeat_dbias(const struct attest_problem *p, const struct attest_backward_args *a, double *repeats);
 /* Everything score by score of the block whose rows, q and dout are set. False where there is no memory. */
 bool bound_gradient_rows(struct bound_gradient_head *g, struct bound_gradient_block *block);

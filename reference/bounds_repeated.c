@@ -3,15 +3,7 @@
 #include <stdlib.h>
 
 #include "reference/bounds_gradients.h"
-#include "reference/formats.h"
 #include "reference/repeats.h"
-
-static uint64_t hash_row(uint64_t so_far, const struct attest_tensor *t, const void *data, int64_t from,
-                         int64_t features)
-{
-    for (int64_t c = 0; c < features; ++c) so_far = ref_hash(so_far, ref_load(t->dtype, data, from + c));
-    return so_far;
-}
 
 bool bound_hash_keys(struct bound_pool *pool, struct bound_head *head)
 {
@@ -54,9 +46,9 @@ bool bound_find_repeated(struct bound_gradient_head *g)
         const int64_t head = h->h_kv * group + n / rows, row = n % rows;
         const int64_t q = ref_row_offset(p, &p->q, &h->sequence, false, h->b, row, head);
         const int64_t dout = ref_row_offset(p, &p->dout, &h->sequence, false, h->b, row, head);
-        of_q[n] = hash_row(0, &p->q, h->args->q, q, p->head_dim);
-        of_row[n] = hash_row(of_q[n], &p->dout, g->args->dout, dout, p->head_dim_v);
-        of_head[n / rows] = ref_hash(of_head[n / rows], (double)(of_row[n] >> 11));
+        of_q[n] = ref_hash_row(0, &p->q, h->args->q, q, p->head_dim);
+        of_row[n] = ref_hash_row(of_q[n], &p->dout, g->args->dout, dout, p->head_dim_v);
+        of_head[n / rows] = ref_hash_hash(of_head[n / rows], of_row[n]);
     }
     const bool ok = ref_count_repeats(of_q, count, g->same_q) && ref_count_repeats(of_row, count, g->same_row) &&
                     ref_count_repeats(of_head, group, g->same_head);
@@ -64,14 +56,14 @@ bool bound_find_repeated(struct bound_gradient_head *g)
     return ok;
 }
 
-/* Of all k and v of a KV head. */
+/* Hashes all k and v of a KV head. */
 static uint64_t hash_keys(const struct attest_problem *p, const struct attest_forward_args *a,
                           const struct ref_sequence *s, int64_t b, int64_t h_kv)
 {
     uint64_t hash = 0;
     for (int64_t j = 0; j < s->seqlen_k; ++j) {
-        hash = hash_row(hash, &p->k, a->k, ref_row_offset(p, &p->k, s, true, b, j, h_kv), p->head_dim);
-        hash = hash_row(hash, &p->v, a->v, ref_row_offset(p, &p->v, s, true, b, j, h_kv), p->head_dim_v);
+        hash = ref_hash_row(hash, &p->k, a->k, ref_row_offset(p, &p->k, s, true, b, j, h_kv), p->head_dim);
+        hash = ref_hash_row(hash, &p->v, a->v, ref_row_offset(p, &p->v, s, true, b, j, h_kv), p->head_dim_v);
     }
     return hash;
 }
@@ -80,6 +72,8 @@ bool bound_repeat_dbias(const struct attest_problem *p, const struct attest_back
 {
     const int64_t heads = p->num_heads_q, group = heads / p->num_heads_kv, count = ref_rows_q(p) * heads;
     const struct attest_score_tensor *const t = &p->dbias;
+    for (int64_t n = 0; n < count; ++n) repeats[n] = 1.0;
+    if (t->seqlen_q && (t->head || heads == 1) && (t->batch || p->batch == 1)) return true; /* each is of one row */
     uint64_t *const hashes = calloc((size_t)(count + 1), sizeof *hashes);
     if (!hashes) return false;
     for (int64_t b = 0; b < p->batch; ++b) {
@@ -94,8 +88,8 @@ bool bound_repeat_dbias(const struct attest_problem *p, const struct attest_back
                 const int64_t q = ref_row_offset(p, &p->q, &s, false, b, r, h);
                 const int64_t dout = ref_row_offset(p, &p->dout, &s, false, b, r, h);
                 *hash = ref_hash(of_head, t->seqlen_q ? (double)r : 0.0);
-                *hash = hash_row(*hash, &p->q, a->forward.q, q, p->head_dim);
-                *hash = hash_row(*hash, &p->dout, a->dout, dout, p->head_dim_v);
+                *hash = ref_hash_row(*hash, &p->q, a->forward.q, q, p->head_dim);
+                *hash = ref_hash_row(*hash, &p->dout, a->dout, dout, p->head_dim_v);
             }
         }
     }

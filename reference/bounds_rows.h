@@ -54,7 +54,7 @@ struct bound_head {
     int64_t b, h, h_kv;
     int64_t num_keys, ld; /* ld: num_keys rounded up to whole panels */
     struct bound_matrix k, v;
-    uint64_t *key_hashes; /* of each key's k and v; NULL where no two keys are equal */
+    uint64_t *key_hashes; /* hash each key's k and v; NULL where no two keys are equal */
     struct bound_panels k_transposed; /* head_dim x num_keys, for scores */
     struct bound_panels v_rows;       /* num_keys x head_dim_v */
     struct bound_panels v_columns;    /* head_dim_v x num_keys; NULL unless along is asked for */
@@ -105,7 +105,7 @@ struct bound_block {
     double *rounding_variance;          /* of it, under independent roundings */
     double *weight_sigma, *weight_bias; /* of ln p under independent roundings */
     double *dot_abs, *dot_square;       /* sums of |q||k| and of (q k)^2 */
-    double *equal;                      /* of the row's keys, how many have this one's k, v and score: they err alike;
+    double *equal;                      /* counts the row's keys that have this one's k, v and score: they err alike;
                                          * NULL where no two keys are equal */
     double *line[BOUND_LINES];          /* scratch: of a row's keys and its sink */
 };

@@ -448,6 +448,28 @@ Test(bounds_statistics, equal_rows_of_a_group_are_not_independent)
     cr_expect(fabs(sigma[0] / sigma[1] - sqrt(GROUP)) < 0.2, "%g of %g", sigma[0], sigma[1]);
 }
 
+/* Dot products that are all cut off lack what their partial sums do, not their terms' sizes. An lse that lacks 5/4 of
+ * what the sizes would give is seen; beside all else that lse may be off by it would not be if those were allowed. */
+Test(bounds_statistics, what_products_lack_is_of_their_partial_sums)
+{
+    const struct ref_bound bound = {.bound = f.bound, .sigma = f.sigma, .bias = f.bias};
+    const struct attest_recipe *const recipe = ref_recipe("hopper");
+    set_up(16, 0, ATTEST_BF16);
+    lay_out();
+    const struct ref_machine machine = ref_forward_machine(&f.p, recipe);
+    const struct ref_sum sum = ref_sum_features(&machine, DIM);
+    cr_assert_eq(ref_bound_forward(&f.p, &f.a.forward, recipe, NULL, &bound, 1), ATTEST_OK);
+    for (int64_t i = 0; i < ROWS; ++i) {
+        double sizes = 0.0;
+        for (int64_t j = 0; j < KEYS; ++j)
+            for (int64_t c = 0; c < DIM; ++c)
+                sizes += exp(f.x[i][j] - f.lse[i]) * fabs(f.q[i * DIM + c] * f.k[j * DIM + c]);
+        f.got[i] = (float)(f.lse[i] - 1.25 * 0.25 * (sum.bias + sum.aligned) * sizes);
+    }
+    ref_judge(&f.p, &f.a.forward, REF_LSE, f.got, f.lse, &bound, 1, &f.report);
+    cr_expect_eq(f.report.verdict, REF_FAIL, "mean %g", f.report.mean_ratio);
+}
+
 /* The root of the mean of variances, in units of `size`. */
 static double noise_of(int64_t count, double size)
 {
@@ -465,6 +487,7 @@ static void compare_keys(const char *recipe, enum ref_tensor tensor)
         f.p.seqlen_k = is_repeated ? 256 : 16;
         for (int64_t at = 16 * DIM; at < 256 * DIM; ++at)
             f.k[at] = f.k[at % (16 * DIM)], f.v[at] = f.v[at % (16 * DIM)];
+        for (int64_t j = 0; j < 256; ++j) f.k[j * DIM] = j / 16 % 2 == 0 ? 0.0 : -0.0; /* zeros of any sign are equal */
         lay_out();
         memset(f.got, 0, sizeof f.got);
         if (tensor == REF_O) judge_o(recipe);
@@ -479,7 +502,7 @@ Test(bounds_statistics, equal_keys_err_alike_in_o) { compare_keys("mixed", REF_O
 Test(bounds_statistics, equal_keys_err_alike_in_dq) { compare_keys("mixed", REF_DQ); }
 Test(bounds_statistics, equal_keys_err_alike_in_a_corrected_dq) { compare_keys("backward_sm80", REF_DQ); }
 
-/* Of rows of one q only what p is off by is common: ds, of a dout of each row's own, rounds by itself. */
+/* Rows of one q share what p is off by and no more: ds, made of each row's own dout, rounds by itself. */
 Test(bounds_statistics, rows_of_one_q_round_ds_each_by_itself)
 {
     double noise[2];

@@ -7,12 +7,24 @@
 #include "reference/formats.h"
 #include "reference/oracle.h"
 
+uint64_t ref_hash_hash(uint64_t so_far, uint64_t hash)
+{
+    const uint64_t mixed = (so_far ^ hash) * UINT64_C(0x9e3779b97f4a7c15);
+    return mixed ^ mixed >> 29;
+}
+
 uint64_t ref_hash(uint64_t so_far, double value)
 {
+    const double number = value + 0.0;/* makes 0 of -0 */
     uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    const uint64_t mixed = (so_far ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
-    return mixed ^ mixed >> 29;
+    memcpy(&bits, &number, sizeof bits);
+    return ref_hash_hash(so_far, bits);
+}
+
+uint64_t ref_hash_row(uint64_t so_far, const struct attest_tensor *t, const void *data, int64_t from, int64_t features)
+{
+    for (int64_t c = 0; c < features; ++c) so_far = ref_hash(so_far, ref_load(t->dtype, data, from + c));
+    return so_far;
 }
 
 struct place {
@@ -40,7 +52,7 @@ bool ref_count_repeats(const uint64_t *hashes, int64_t count, double *repeats)
     return true;
 }
 
-/* Hashes of q of each query row and head. */
+/* Hashes q of each query row and head. */
 static void hash_queries(const struct attest_problem *p, const struct attest_forward_args *a, uint64_t *hashes)
 {
     for (int64_t b = 0; b < p->batch; ++b) {
@@ -49,7 +61,7 @@ static void hash_queries(const struct attest_problem *p, const struct attest_for
             const int64_t row = n / p->num_heads_q, h = n % p->num_heads_q;
             const int64_t from = ref_row_offset(p, &p->q, &s, false, b, row, h);
             uint64_t *const hash = &hashes[s.first_q * p->num_heads_q + n];
-            for (int64_t c = 0; c < p->head_dim; ++c) *hash = ref_hash(*hash, ref_load(p->q.dtype, a->q, from + c));
+            *hash = ref_hash_row(*hash, &p->q, a->q, from, p->head_dim);
         }
     }
 }
