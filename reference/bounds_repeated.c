@@ -7,17 +7,19 @@
 
 bool bound_hash_keys(struct bound_pool *pool, struct bound_head *head)
 {
-    const struct attest_problem *const p = head->problem;
-    const int64_t n = head->num_keys, d = p->head_dim, d_v = p->head_dim_v;
+    const struct bound_matrix *const parts[] = {&head->k, &head->v}; /* v is asked where some k are equal */
+    const int64_t n = head->num_keys;
     uint64_t *const hashes = (uint64_t *)bound_take(pool, n);
     double *const repeats = malloc((size_t)(n + 1) * sizeof *repeats);
-    bool ok = !pool->failed && repeats, is_repeated = false;
-    for (int64_t j = 0; ok && j < n; ++j) {
-        for (int64_t c = 0; c < d; ++c) hashes[j] = ref_hash(hashes[j], head->k.value[j * d + c]);
-        for (int64_t c = 0; c < d_v; ++c) hashes[j] = ref_hash(hashes[j], head->v.value[j * d_v + c]);
+    bool ok = !pool->failed && repeats, is_repeated = true;
+    for (int part = 0; ok && is_repeated && part < 2; ++part) {
+        const int64_t features = parts[part]->features;
+        for (int64_t at = 0; at < n * features; ++at)
+            hashes[at / features] = ref_hash(hashes[at / features], parts[part]->value[at]);
+        ok = ref_count_repeats(hashes, n, repeats);
+        is_repeated = false;
+        for (int64_t j = 0; ok && j < n; ++j) is_repeated |= repeats[j] > 1.0;
     }
-    ok = ok && ref_count_repeats(hashes, n, repeats);
-    for (int64_t j = 0; ok && j < n; ++j) is_repeated |= repeats[j] > 1.0;
     head->key_hashes = is_repeated ? hashes : NULL;
     free(repeats);
     return ok;
