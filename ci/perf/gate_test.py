@@ -48,6 +48,32 @@ class Comparisons(unittest.TestCase):
         self.assertTrue(result.passes())
         self.assertEqual(result.better, ["forward, d64, barrier_waits: 100 -> 99, -1.00 %"])
 
+    def test_better_is_printed_and_asked_about(self):
+        said = self.printed({k: 99 for k in ONE}, {"sim": "gcc 1"}, {}, BASE)
+        self.assertEqual(said, (True, [
+            "better  forward, d64, barrier_waits: 100 -> 99, -1.00 %",
+            "What is better above is to be explained or accepted: it may be work that is no longer done.",
+            "PASS: 1 counts, 0 worse, 0 changed, 1 better, 0 without a partner"]))
+
+    def test_what_counts_both_ways_fails_either_way(self):
+        for count in baseline.EITHER:
+            base = {"forward": ({"sim": "gcc 1"}, {("sim", "d64", count): 100})}
+            for value in (99, 101):
+                figures = {("forward", "sim", "d64", count): value}
+                line = f"forward, d64, {count}: 100 -> {value}, {value - 100:+.2f} %"
+                passes, said = self.printed(figures, {"sim": "gcc 1"}, {}, base)
+                self.assertEqual((passes, said[0]), (False, "CHANGED " + line))
+                self.assertIn("FAIL: 1 counts, 0 worse, 1 changed, 0 better", said[-1])
+                self.assertFalse(regressions_test.compare(counts_of(figures), base).passes())
+
+    def test_what_more_is_better_of_fails_where_it_is_less(self):
+        for count in baseline.MORE:
+            base = {"forward": ({"sim": "gcc 1"}, {("sim", "d64", count): 100})}
+            result = self.compare({("forward", "sim", "d64", count): 99}, base)
+            self.assertEqual((len(result.worse), result.passes()), (1, False))
+            result = self.compare({("forward", "sim", "d64", count): 101}, base)
+            self.assertEqual((len(result.better), result.passes()), (1, True))
+
     def test_more_fails_in_one_line(self):
         result = self.compare({k: 101 for k in ONE})
         self.assertFalse(result.passes())
@@ -97,7 +123,7 @@ class Comparisons(unittest.TestCase):
                  "UNCHECKED forward, sm_80 k<64>, code_bytes: there is no nvcc",
                  "UNCHECKED forward, sm_80 k<64>, registers: there is no nvcc",
                  "UNCHECKED host, plan, instructions: there is no valgrind"]
-        rest = "0 better, 0 without a partner, 4 UNCHECKED: there is no nvcc; there is no valgrind"
+        rest = "0 changed, 0 better, 0 without a partner, 4 UNCHECKED: there is no nvcc; there is no valgrind"
         self.assertEqual(self.printed(ONE, {"sim": "gcc 1"}, lacking, base),
                          (True, lines + ["PASS: 1 counts, 0 worse, " + rest]))
         self.assertEqual(self.printed({k: 101 for k in ONE}, {"sim": "gcc 1"}, lacking, base),
@@ -106,7 +132,7 @@ class Comparisons(unittest.TestCase):
 
     def test_nothing_is_unchecked_where_every_tool_is_there(self):
         self.assertEqual(self.printed(ONE, {"sim": "gcc 1"}, {}, BASE),
-                         (True, ["PASS: 1 counts, 0 worse, 0 better, 0 without a partner"]))
+                         (True, ["PASS: 1 counts, 0 worse, 0 changed, 0 better, 0 without a partner"]))
 
     def test_a_source_that_nothing_counts_is_not_unchecked_but_broken(self):
         versions, sim = BASE["forward"]
@@ -557,6 +583,14 @@ class Regressions(unittest.TestCase):
         entries = {name: entry for name, entry in self.ENTRIES.items() if name not in ("r0", "r1")}
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(regressions_test.Tally(entries, self.ON_CHIP, "nvcc 1").exit_status(), 1)
+
+    def test_what_counts_both_ways_is_found_and_is_not_harmless(self):
+        result = baseline.Comparison()
+        result.changed, result.checked = ["forward, d64, blocks: 2 -> 1, -50.00 %"], 1
+        entry = {"what": "w", "worse": [("forward", "blocks")]}
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertTrue(regressions_test.judge("r", entry, result))
+            self.assertFalse(regressions_test.judge("harmless", {"what": "w", "worse": []}, result))
 
     def test_a_harmless_change_of_which_nothing_is_counted_does_not_pass(self):
         with contextlib.redirect_stdout(io.StringIO()):

@@ -1,5 +1,5 @@
 #!/usr/bin/env -S python3 -B
-"""The performance gate: counts that got worse, or times of two commits on one GPU."""
+"""The performance gate: counts that got worse or changed, or times of two commits on one GPU."""
 
 import argparse
 import datetime
@@ -64,6 +64,8 @@ def print_differences(result):
         print(line)
     for line in result.better:
         print("better  " + line)
+    for line in result.changed:
+        print("CHANGED " + line)
     for line in result.worse:
         print("WORSE   " + line)
 
@@ -72,8 +74,10 @@ def print_comparison(result):
     print_differences(result)
     verdict = "PASS" if result.passes() else "FAIL"
     unchecked = f", {len(result.unchecked)} UNCHECKED: {'; '.join(sorted(result.missing))}" if result.unchecked else ""
-    print(f"{verdict}: {result.checked} counts, {len(result.worse)} worse, {len(result.better)} better, "
-          f"{len(result.broken)} without a partner" + unchecked)
+    if result.better:
+        print("What is better above is to be explained or accepted: it may be work that is no longer done.")
+    print(f"{verdict}: {result.checked} counts, {len(result.worse)} worse, {len(result.changed)} changed, "
+          f"{len(result.better)} better, {len(result.broken)} without a partner" + unchecked)
 
 
 def entry_of(reason, gpu, driver, versions, figures):

@@ -40,13 +40,14 @@ def compare(counts, baselines):
 def judge(name, entry, result):
     """Says what was found, and whether it is what the entry wants."""
     if not entry["worse"]:
-        ok = result.checked > 0 and not result.worse and not result.broken
-        found = result.worse + result.broken
+        found = result.worse + result.changed + result.broken
+        ok = result.checked > 0 and not found
         print("\n    ".join([f"{'passes' if ok else 'FALSE ALARM'}  {name}: {entry['what']}"] + found))
         return ok
-    found = [line for line in result.worse for kernel, count in entry["worse"]
+    lines = result.worse + result.changed
+    found = [line for line in lines for kernel, count in entry["worse"]
              if line.startswith(kernel + ",") and f", {count}:" in line]
-    print(f"{'found' if found else 'MISSED'}  {name}: {entry['what']}\n    {found[0] if found else result.worse}")
+    print(f"{'found' if found else 'MISSED'}  {name}: {entry['what']}\n    {found[0] if found else lines}")
     return bool(found) and not result.broken
 
 
