@@ -4,8 +4,8 @@
     bf16_d64_full barrier_waits 288
 
 A section holds what one version of a source's tool said. Less is better, more is a regression, but for the counts in
-MORE, where it is the other way around, and for those in EITHER: what is less there may be the regression itself (a stage
-of copies that is gone takes less shared memory), so that any change of them fails until it is accepted."""
+MORE, where it is the other way around, and for those in EITHER: what is less there may be the regression itself, as
+where a stage of copies is gone, which takes less shared memory. Any change of them fails until it is accepted."""
 
 import os
 import re

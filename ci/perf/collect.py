@@ -4,6 +4,7 @@ Sources: `sim`, the simulated GPU (counts.c); `ptxas`, what nvcc made of each ke
 ci/defs.bzl leaves beside the objects); `callgrind`, instructions of host code (host.c), those of the project's own
 objects alone. A source that cannot be asked here is not among the versions, and `unchecked` says why."""
 
+import concurrent.futures
 import os
 import re
 import shutil
@@ -56,8 +57,9 @@ def matched(pattern, line, program):
 
 # ---- the simulated GPU ----
 
-def add_sim(counts, program):
-    version, *lines = lines_of(program)
+def add_sim(counts, program, *problems):
+    """Of all problems, or of those that are named."""
+    version, *lines = lines_of(program, *problems)
     for line in lines:
         kernel, problem, count, value = matched(r"([\w+]+) (\S+) (\w+) ([0-9]{1,18})", line, program)
         counts.add(kernel, "sim", problem, count, int(value))
@@ -208,8 +210,9 @@ def add_callgrind(counts, program):
 
 def collect(sim, host, nvcc_version, archives):
     counts = Counts()
-    add_sim(counts, sim)
-    add_callgrind(counts, host)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for counted in [pool.submit(add_sim, counts, sim), pool.submit(add_callgrind, counts, host)]:
+            counted.result()
     if nvcc_version:
         counts.versions["ptxas"] = nvcc_version
         for archive in archives:

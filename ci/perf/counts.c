@@ -1,62 +1,21 @@
-/* counts.c - what every kernel asks of the simulated GPU on fixed problems.
+/* counts.c - what every kernel asks of the simulated GPU on fixed problems (problems.c).
  *
- *     counts
+ *     counts [PROBLEM...]    of all, or of these
  *
- * Prints the compiler, then lines of four words: kernel, problem, count, value. One schedule, one generation, fixed
- * numbers: the same sources compiled by the same compiler print the same lines everywhere. */
+ * Prints the compiler, then lines of four words: kernel, problem, count, value. One schedule, fixed numbers: the same
+ * sources compiled by the same compiler print the same lines everywhere. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ci/perf/problems.h"
 #include "kernels/sim/sim.h"
 #include "lib/attest.h"
 #include "proptests/cases/families.h"
-#include "proptests/cases/sample.h"
 
-#define EVERYTHING                                                                                               \
-    (WITH_WINDOW | WITH_BIAS | WITH_ALIBI | WITH_SOFTCAP | WITH_SINK | WITH_DROPOUT | WITH_DLSE | WITH_SEQUSED | \
-     WITH_MASK | WITH_DBIAS)
-
-#define SHAPE(format, sequences, length, q, kv, dim, dim_v, with)                                                    \
-    .dtype = format, .batch = sequences, .seqlen = length, .heads_q = q, .heads_kv = kv, .head_dim = dim,           \
-    .head_dim_v = dim_v, .features = with
-
-/* Every width that kernels are compiled for, plain and with each feature that changes what is read or skipped. */
-static const struct {
-    const char *name;
-    struct sample_shape shape;
-} problems[] = {
-    {"bf16_d64_full", {SHAPE(ATTEST_BF16, 1, 384, 2, 2, 64, 64, 0)}},
-    {"bf16_d64_causal", {SHAPE(ATTEST_BF16, 1, 384, 2, 2, 64, 64, WITH_CAUSAL)}},
-    {"bf16_d64_window", {SHAPE(ATTEST_BF16, 1, 512, 1, 1, 64, 64, WITH_CAUSAL | WITH_WINDOW)}},
-    {"bf16_d64_dropout", {SHAPE(ATTEST_BF16, 1, 256, 1, 1, 64, 64, WITH_DROPOUT)}},
-    {"bf16_d64_ragged",
-     {SHAPE(ATTEST_BF16, 3, 300, 2, 1, 64, 64, WITH_CAUSAL | WITH_RAGGED), .lengths = {300, 17, 130}}},
-    {"bf16_d128_full", {SHAPE(ATTEST_BF16, 1, 256, 2, 2, 128, 128, 0)}},
-    {"bf16_d128_causal", {SHAPE(ATTEST_BF16, 1, 256, 2, 1, 128, 128, WITH_CAUSAL)}},
-    {"bf16_d256_full", {SHAPE(ATTEST_BF16, 1, 128, 1, 1, 256, 256, 0), .unpromised = true}},
-    {"bf16_d256_few", {SHAPE(ATTEST_BF16, 1, 128, 1, 1, 256, 256, 0)}},
-    {"bf16_d40_causal", {SHAPE(ATTEST_BF16, 1, 200, 1, 1, 40, 37, WITH_CAUSAL)}},
-    {"bf16_d64_block_mask", {SHAPE(ATTEST_BF16, 1, 256, 1, 1, 64, 64, WITH_BLOCK_MASK)}},
-    {"bf16_d32_short", {SHAPE(ATTEST_BF16, 2, 32, 2, 2, 32, 32, 0)}},
-    {"bf16_d64_short", {SHAPE(ATTEST_BF16, 2, 64, 2, 2, 64, 64, 0)}},
-    {"bf16_d64_hopper", {SHAPE(ATTEST_BF16, 1, 128, 2, 2, 64, 64, 0)}},
-    {"bf16_d64_hopper_cut", {SHAPE(ATTEST_BF16, 5, 100, 2, 2, 64, 64, 0)}},
-    {"bf16_d64_hopper_many", {SHAPE(ATTEST_BF16, 8, 128, 2, 2, 64, 64, 0), .unpromised = true}},
-    {"bf16_d32_scaled", {SHAPE(ATTEST_BF16, 1, 128, 2, 2, 32, 32, 0)}},
-    {"bf16_d32_scaled_cut", {SHAPE(ATTEST_BF16, 2, 100, 2, 2, 32, 32, 0)}},
-    {"bf16_d128_hopper", {SHAPE(ATTEST_BF16, 2, 100, 2, 1, 128, 128, 0)}},
-    {"bf16_d128_short", {SHAPE(ATTEST_BF16, 1, 128, 2, 1, 128, 128, WITH_CAUSAL)}},
-    {"bf16_d256_short", {SHAPE(ATTEST_BF16, 1, 50, 2, 1, 256, 256, 0)}},
-    {"bf16_d64_one", {SHAPE(ATTEST_BF16, 4, 1, 2, 1, 64, 64, 0)}},
-    {"fp16_d64_full", {SHAPE(ATTEST_FP16, 1, 256, 1, 1, 64, 64, 0)}},
-    {"fp16_d128_everything", {SHAPE(ATTEST_FP16, 1, 200, 4, 2, 128, 128, EVERYTHING)}},
-    {"fp32_d64_full", {SHAPE(ATTEST_FP32, 1, 192, 1, 1, 64, 64, 0)}},
-    {"fp32_d64_causal", {SHAPE(ATTEST_FP32, 1, 192, 2, 1, 64, 64, WITH_CAUSAL)}},
-    {"fp32_d128_everything", {SHAPE(ATTEST_FP32, 1, 100, 2, 1, 128, 128, EVERYTHING)}},
-};
-enum { NUM_PROBLEMS = sizeof problems / sizeof *problems };
+static const struct sim_options schedule = {
+    .generation = SIM_SM_90, .async = SIM_ASYNC_LATE, .seed = 1, .workers = 1, .unwatched = true, .counting = true};
 
 static void give_up(const char *problem)
 {
@@ -122,26 +81,37 @@ static void print_compulsory(const char *kernel, const char *problem, const stru
     print_count(kernel, problem, "compulsory_write_bytes", written);
 }
 
-static void count_problem(const char *name, const struct sample_shape *shape, struct sim_gpu *gpu)
+static void print_pass(const struct counted_problem *p, const struct sample *c, enum attest_pass pass,
+                       struct sim_gpu *gpu)
 {
+    const char *const kernel = attest_plan_kernel(c->plan, pass);
+    if (p->of != NULL && p->of->pass != pass) return sim_reset_counts(gpu);
+    print_counts(kernel, p->name, gpu);
+    print_compulsory(kernel, p->name, c, pass);
+    print_count(kernel, p->name, "workspace_bytes", c->workspace_bytes[pass == ATTEST_BACKWARD]);
+}
+
+/* On a GPU of the generation that the problem's kernels were picked for. */
+static void count_problem(const struct counted_problem *p, struct sim_gpu *gpu)
+{
+    struct sim_options options = schedule;
     struct sample c;
-    if (!sample_open(&c, &machine_of_host, shape, 0) || !sample_send(&c, false) || !sample_forward(&c, gpu))
-        give_up(name);
-    const char *const forward = attest_plan_kernel(c.plan, ATTEST_FORWARD);
-    const char *const backward = attest_plan_kernel(c.plan, ATTEST_BACKWARD);
-    print_counts(forward, name, gpu);
-    print_compulsory(forward, name, &c, ATTEST_FORWARD);
-    print_count(forward, name, "workspace_bytes", c.workspace_bytes[0]);
-    if (!sample_backward(&c, gpu)) give_up(name);
-    print_counts(backward, name, gpu);
-    print_compulsory(backward, name, &c, ATTEST_BACKWARD);
-    print_count(backward, name, "workspace_bytes", c.workspace_bytes[1]);
+    if (p->shape.major == 8) options.generation = SIM_SM_80;
+    sim_gpu_options(gpu, &options);
+    if (!sample_open(&c, &machine_of_host, &p->shape, 0) || !sample_send(&c, false) || !sample_forward(&c, gpu))
+        give_up(p->name);
+    print_pass(p, &c, ATTEST_FORWARD, gpu);
+    if (!(p->shape.features & FORWARD_ONLY)) {
+        if (!sample_backward(&c, gpu)) give_up(p->name);
+        print_pass(p, &c, ATTEST_BACKWARD, gpu);
+    }
     sample_close(&c);
 }
 
 /* ---- merges ---- */
 
 enum { STATES = 5, ROWS = 200, DIM = 64 };
+static const char merge_problem[] = "fp32_5_states";
 
 static float *new_numbers(int64_t count, uint64_t stream)
 {
@@ -153,7 +123,7 @@ static float *new_numbers(int64_t count, uint64_t stream)
 
 static void count_merges(struct sim_gpu *gpu)
 {
-    const char *const name = "fp32_5_states";
+    const char *const name = merge_problem;
     float *o_states[STATES], *lse_states[STATES], *do_states[STATES], *dlse_states[STATES];
     for (int s = 0; s < STATES; ++s) {
         o_states[s] = new_numbers(ROWS * DIM, (uint64_t)s), lse_states[s] = new_numbers(ROWS, STATES + (uint64_t)s);
@@ -176,15 +146,25 @@ static void count_merges(struct sim_gpu *gpu)
     free(o), free(lse), free(dout);
 }
 
-int main(void)
+/* ---- which ---- */
+
+static bool is_asked_for(const char *problem, int num_names, char **names)
 {
-    const struct sim_options options = {
-        .generation = SIM_SM_90, .async = SIM_ASYNC_LATE, .seed = 1, .workers = 1, .unwatched = true, .counting = true};
-    struct sim_gpu *const gpu = sim_gpu_create(&options);
+    bool found = num_names == 0;
+    for (int n = 0; n < num_names; ++n) found |= strcmp(problem, names[n]) == 0;
+    return found;
+}
+
+int main(int argc, char **argv)
+{
+    size_t count;
+    const struct counted_problem *const problems = counted_problems(&count);
+    struct sim_gpu *const gpu = sim_gpu_create(&schedule);
     printf("gcc %s\n", __VERSION__);
     if (gpu == NULL) give_up("no memory");
-    for (int i = 0; i < NUM_PROBLEMS; ++i) count_problem(problems[i].name, &problems[i].shape, gpu);
-    count_merges(gpu);
+    for (size_t i = 0; i < count; ++i)
+        if (is_asked_for(problems[i].name, argc - 1, argv + 1)) count_problem(&problems[i], gpu);
+    if (is_asked_for(merge_problem, argc - 1, argv + 1)) count_merges(gpu);
     sim_gpu_destroy(gpu);
     return 0;
 }

@@ -1,9 +1,9 @@
 """plant.py REGRESSIONS NAME OUTPUT SOURCES...: writes the source of one regression.
 
-An entry of the list (regressions.txt): its name; what is slower; the source that is compiled; the file that is changed,
-where that is a header; each text that is replaced, found exactly once in it, and what stands there instead, lines
-beginning with |; the kernel and the count that must be found worse (in slowdowns.txt: the direction whose times must
-be). In a source of kernels the headers of kernels/ stand in the place where they are included first."""
+An entry of the list (regressions.txt): its name; what is slower; the source that is compiled; the problems of the
+simulated GPU that show it (none: all); each text that is replaced, found exactly once in it, and what stands there
+instead, lines beginning with |; the kernel and the count that must be found worse (in slowdowns.txt: the direction whose
+times must be). In a source of kernels the headers of kernels/ stand in the place where they are included first."""
 
 import re
 import sys
@@ -16,9 +16,11 @@ def entries(path):
         for number, line in enumerate(file, 1):
             line = line.rstrip("\n")
             if line.startswith("regression "):
-                entry = found.setdefault(line.split()[1], {"changes": [], "worse": []})
+                entry = found.setdefault(line.split()[1], {"changes": [], "worse": [], "problems": []})
             elif match := re.match(r"(what|source) +(.+)", line):
                 entry[match[1]] = match[2]
+            elif match := re.match(r"problems +(.+)", line):
+                entry["problems"] += match[1].split()
             elif match := re.match(r"worse +(\S+) +(\S+)", line):
                 entry["worse"].append((match[1], match[2]))
             elif match := re.match(r"slower +(\S+)", line):

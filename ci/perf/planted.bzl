@@ -4,6 +4,7 @@ load("//ci:defs.bzl", "C_FLAGS", "NEEDS_CUDA", "cuda_library", "if_cuda", "sim_l
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
 
 _SOURCES = ["//kernels:%s" % name for name in [
+    "decode/one_query_forward_sm80.cu",
     "long/backward_sm80.cu",
     "long/forward_sm80.cu",
     "merge/merge.cu",

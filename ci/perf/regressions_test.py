@@ -16,10 +16,10 @@ import plant
 LEAST = 12  # regressions that are planted
 
 
-def counts_of(source, path, nvcc_version):
+def counts_of(source, path, problems, nvcc_version):
     counts = collect.Counts()
     if source == "sim":
-        collect.add_sim(counts, path)
+        collect.add_sim(counts, path, *problems)
     elif source == "host":
         collect.add_callgrind(counts, path)
     else:
@@ -29,11 +29,12 @@ def counts_of(source, path, nvcc_version):
 
 
 def compare(counts, baselines):
-    """Only kernels and sources that were counted are compared."""
+    """Only what was counted is compared: kernels, sources, problems."""
     mine = {}
-    for kernel in counts.figures:
+    for kernel, now in counts.figures.items():
         versions, figures = baselines.get(kernel, ({}, {}))
-        mine[kernel] = (versions, {key: value for key, value in figures.items() if key[0] in counts.versions})
+        items = {key[:2] for key in now}
+        mine[kernel] = (versions, {key: value for key, value in figures.items() if key[:2] in items})
     return baseline.compare(counts, mine)
 
 
@@ -98,7 +99,7 @@ def run(args):
         raise collect.Failed(f"{args.regressions} has no {unknown[0]}")
     tally = Tally(entries, args.on_chip, args.nvcc_version)
     for name, (source, path) in given.items():
-        tally.add(name, counts_of(source, path, args.nvcc_version), baselines)
+        tally.add(name, counts_of(source, path, entries[name]["problems"], args.nvcc_version), baselines)
     tally.explain_missing(given)
     return tally.exit_status()
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/plan.h"
 #include "proptests/cases/families.h"
 #include "reference/formats.h"
 
@@ -18,30 +19,38 @@ static bool is_fine(const struct sample *c, int code)
 
 static bool has(const struct sample *c, enum sample_feature f) { return (c->shape.features & f) != 0; }
 
-static int64_t length_of(const struct sample *c, int64_t b)
+static int64_t longest(const struct sample_shape *s, bool is_k)
 {
-    return has(c, WITH_RAGGED) ? c->shape.lengths[b] : c->shape.seqlen;
+    return !is_k && s->queries != 0 ? s->queries : s->seqlen;
 }
 
-static int64_t first_row(const struct sample *c, int64_t b)
+static int64_t length_of(const struct sample *c, bool is_k, int64_t b)
+{
+    const bool varies = has(c, WITH_RAGGED) && (is_k || c->shape.queries == 0);
+    return varies ? c->shape.lengths[b] : longest(&c->shape, is_k);
+}
+
+static int64_t first_row(const struct sample *c, bool is_k, int64_t b)
 {
     int64_t first = 0;
-    for (int64_t n = 0; n < b; ++n) first += length_of(c, n);
+    for (int64_t n = 0; n < b; ++n) first += length_of(c, is_k, n);
     return first;
 }
 
-/* Of query and key rows alike. */
-static int64_t used_rows(const struct sample *c, int64_t b)
+/* Of queries whose number is given all are used. */
+static int64_t used_rows(const struct sample *c, bool is_k, int64_t b)
 {
-    return length_of(c, b) - (has(c, WITH_SEQUSED) ? 1 + length_of(c, b) / 9 : 0);
+    const int64_t length = length_of(c, is_k, b);
+    return has(c, WITH_SEQUSED) && (is_k || c->shape.queries == 0) ? length - 1 - length / 9 : length;
 }
 
 /* ---- the problem ---- */
 
-static struct attest_tensor rows_tensor(const struct sample_shape *s, int32_t dtype, int64_t heads, int64_t dim)
+static struct attest_tensor rows_tensor(const struct sample_shape *s, bool is_k, int32_t dtype, int64_t dim)
 {
     const bool is_aligned = !s->unpromised && (size_t)dim * ref_dtype_bytes(dtype) % ALIGN == 0;
-    return (struct attest_tensor){dtype, is_aligned ? ALIGN : 0, s->seqlen * heads * dim, heads * dim, dim};
+    const int64_t heads = is_k ? s->heads_kv : s->heads_q;
+    return (struct attest_tensor){dtype, is_aligned ? ALIGN : 0, longest(s, is_k) * heads * dim, heads * dim, dim};
 }
 
 static struct attest_problem packed_problem(const struct sample_shape *s)
@@ -49,17 +58,19 @@ static struct attest_problem packed_problem(const struct sample_shape *s)
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     const unsigned f = s->features;
     const bool ragged = f & WITH_RAGGED, backward = !(f & FORWARD_ONLY);
-    const int64_t scores = s->seqlen * s->seqlen;
+    const int64_t scores = longest(s, false) * s->seqlen;
     p.ragged = ragged;
-    p.batch = s->batch, p.seqlen_q = p.seqlen_k = s->seqlen;
-    for (int64_t b = 0; b < s->batch && ragged; ++b) p.total_q += s->lengths[b], p.total_k += s->lengths[b];
+    p.batch = s->batch, p.seqlen_q = longest(s, false), p.seqlen_k = s->seqlen;
+    for (int64_t b = 0; b < s->batch && ragged; ++b)
+        p.total_q += s->queries != 0 ? s->queries : s->lengths[b], p.total_k += s->lengths[b];
     p.num_heads_q = s->heads_q, p.num_heads_kv = s->heads_kv, p.head_dim = s->head_dim, p.head_dim_v = s->head_dim_v;
-    p.q = rows_tensor(s, s->dtype, s->heads_q, s->head_dim), p.k = rows_tensor(s, s->dtype, s->heads_kv, s->head_dim);
-    p.v = rows_tensor(s, s->dtype, s->heads_kv, s->head_dim_v);
-    p.o = rows_tensor(s, s->dtype, s->heads_q, s->head_dim_v);
-    p.lse = rows_tensor(s, ATTEST_FP32, s->heads_q, 1);
+    p.q = rows_tensor(s, false, s->dtype, s->head_dim), p.k = rows_tensor(s, true, s->dtype, s->head_dim);
+    p.v = rows_tensor(s, true, s->dtype, s->head_dim_v), p.o = rows_tensor(s, false, s->dtype, s->head_dim_v);
+    p.lse = rows_tensor(s, false, ATTEST_FP32, 1);
     if (backward) p.dout = p.o, p.dq = p.q, p.dk = p.k, p.dv = p.v;
     if (backward && (f & WITH_DLSE)) p.dlse = p.lse;
+    if (backward && (f & (WITH_DELTA | WITH_EXTERNAL_LSE))) p.delta = p.lse;
+    p.external_lse = backward && (f & WITH_EXTERNAL_LSE);
     if (f & WITH_BIAS) p.bias = (struct attest_score_tensor){s->dtype, 0, 0, scores, s->seqlen, 1};
     if (backward && (f & WITH_DBIAS)) p.dbias = p.bias, p.dbias.dtype = ATTEST_FP32;
     if (f & WITH_MASK) p.mask = (struct attest_score_tensor){ATTEST_UINT8, 0, 0, 0, s->seqlen, 1};
@@ -87,7 +98,7 @@ static bool has_strides(const struct sample_shape *s) { return s->strides.seqlen
 static void stretch_scores(struct attest_score_tensor *t, const struct sample_shape *s)
 {
     t->seqlen_q = s->score_row;
-    if (t->head != 0) t->head = s->seqlen * s->score_row;
+    if (t->head != 0) t->head = longest(s, false) * s->score_row;
 }
 
 /* Rows interleave, so one stride for all. */
@@ -129,7 +140,7 @@ static int64_t hidden_keys(const struct sample *c) { return c->shape.seqlen > HI
 /* Whether nobody sees row r of sequence b. */
 static bool is_unseen(const struct sample *c, bool is_k, int64_t b, int64_t r)
 {
-    return r >= used_rows(c, b) || (is_k && has(c, WITH_MASK) && r < hidden_keys(c));
+    return r >= used_rows(c, is_k, b) || (is_k && has(c, WITH_MASK) && r < hidden_keys(c));
 }
 
 static void fill_rows(struct sample *c, const struct sample_memory *m, double unseen)
@@ -137,11 +148,11 @@ static void fill_rows(struct sample *c, const struct sample_memory *m, double un
     const struct attest_layout layout = attest_layout_of(&c->host_problem, m->kind);
     const int64_t heads = m->kind->is_k ? c->shape.heads_kv : c->shape.heads_q, row = heads * layout.inner;
     for (int64_t b = 0; b < c->shape.batch; ++b)
-        for (int64_t r = 0; r < length_of(c, b); ++r)
+        for (int64_t r = 0; r < length_of(c, m->kind->is_k, b); ++r)
             for (int64_t x = 0; x < row; ++x) {
                 const uint64_t place = (uint64_t)(c->shape.first_sequence + b);
                 const uint64_t bits = family_bits(place, m->in_args, 0, r, x, 0);
-                ref_store(layout.dtype, m->host, (first_row(c, b) + r) * row + x,
+                ref_store(layout.dtype, m->host, (first_row(c, m->kind->is_k, b) + r) * row + x,
                           is_unseen(c, m->kind->is_k, b, r) ? unseen : family_normal(bits));
             }
 }
@@ -186,11 +197,11 @@ static void add_arrays(struct sample *c)
     for (int i = 0; i < 2; ++i) {
         if (has(c, WITH_RAGGED)) {
             int32_t *const at = (int32_t *)add_memory(c, starts[i], (batch + 1) * sizeof(int32_t), false)->host;
-            for (int64_t b = 0; b <= c->shape.batch; ++b) at[b] = (int32_t)first_row(c, b);
+            for (int64_t b = 0; b <= c->shape.batch; ++b) at[b] = (int32_t)first_row(c, i == 1, b);
         }
         if (has(c, WITH_SEQUSED)) {
             int32_t *const at = (int32_t *)add_memory(c, used[i], batch * sizeof(int32_t), false)->host;
-            for (int64_t b = 0; b < c->shape.batch; ++b) at[b] = (int32_t)used_rows(c, b);
+            for (int64_t b = 0; b < c->shape.batch; ++b) at[b] = (int32_t)used_rows(c, i == 1, b);
         }
         if (!has(c, i == 0 ? WITH_ALIBI : WITH_SINK)) continue;
         float *const at = (float *)add_memory(c, by_head[i], heads * sizeof(float), false)->host;
@@ -240,14 +251,19 @@ static bool allocate(struct sample *c)
     return larger == 0 || (c->workspace = c->machine->allocate(larger + GUARD)) != NULL;
 }
 
-bool sample_open(struct sample *c, const struct machine *machine, const struct sample_shape *shape, double unseen)
+bool sample_plan(struct sample *c, const struct machine *machine, const struct sample_shape *shape)
 {
     *c = (struct sample){.machine = machine, .shape = *shape, .host = ATTEST_BACKWARD_ARGS_INIT,
                          .device = ATTEST_BACKWARD_ARGS_INIT};
     c->host_problem = packed_problem(shape);
     c->host_problem.device = machine->device, c->host_problem.device_ordinal = shape->device_ordinal;
     c->problem = stretched_problem(&c->host_problem, shape);
-    if (attest_plan_create(&c->problem, &c->plan) != ATTEST_OK ||
+    return attest_plan_create_for(&c->problem, shape->major, &c->plan) == ATTEST_OK;
+}
+
+bool sample_open(struct sample *c, const struct machine *machine, const struct sample_shape *shape, double unseen)
+{
+    if (!sample_plan(c, machine, shape) ||
         attest_plan_workspace(c->plan, &c->workspace_bytes[0], &c->workspace_bytes[1]) != ATTEST_OK)
         return printf("  %s\n", attest_last_error()), false;
     add_tensors(c, unseen);
@@ -393,6 +409,6 @@ const char *sample_rows(const struct sample *c, const struct sample_memory *m, i
     const struct attest_layout layout = attest_layout_of(&c->host_problem, m->kind);
     const int64_t heads = m->kind->is_k ? c->shape.heads_kv : c->shape.heads_q;
     const size_t row = (size_t)(heads * layout.inner * layout.element_bytes);
-    *bytes = (size_t)length_of(c, b) * row;
-    return m->host + (size_t)first_row(c, b) * row;
+    *bytes = (size_t)length_of(c, m->kind->is_k, b) * row;
+    return m->host + (size_t)first_row(c, m->kind->is_k, b) * row;
 }

@@ -13,7 +13,9 @@ enum sample_feature {
     WITH_CAUSAL = 1, WITH_WINDOW = 2, WITH_MASK = 4, WITH_BLOCK_MASK = 8, WITH_BIAS = 16, WITH_ALIBI = 32,
     WITH_SOFTCAP = 64, WITH_SINK = 128, WITH_DROPOUT = 256, WITH_DLSE = 512, WITH_SEQUSED = 1024, WITH_RAGGED = 2048,
     WITH_DBIAS = 4096,
-    FORWARD_ONLY = 8192
+    FORWARD_ONLY = 8192,
+    WITH_DELTA = 16384,
+    WITH_EXTERNAL_LSE = 32768 /* and a delta */
 };
 
 enum { SAMPLE_MAX_BATCH = 8 };
@@ -22,12 +24,14 @@ struct sample_shape {
     int32_t dtype;
     int64_t batch, seqlen, heads_q, heads_kv, head_dim, head_dim_v;
     unsigned features;
+    int64_t queries;                   /* of each sequence; 0: as many as it has keys */
     int64_t lengths[SAMPLE_MAX_BATCH]; /* of a ragged problem's sequences; seqlen is the longest */
     int64_t first_sequence;            /* whose numbers the first one has */
     struct { int64_t batch, seqlen, head; } strides; /* of tensors of rows on the machine; all 0: packed */
     bool unpromised;   /* of alignment nothing is; else rows are promised to keep to 16 bytes, where packed ones do */
     int64_t score_row; /* of bias, mask and dbias: the stride of rows on the machine; 0: packed */
     int32_t device_ordinal;
+    int major;         /* of the compute capability that kernels are picked for; 0: the machine's own */
 };
 
 /* A tensor or array on both sides. On the host it is packed. */
@@ -58,6 +62,8 @@ struct sample {
  * and those that masks hide from all, queries past seqused_q. False, with the sentence printed. */
 bool sample_open(struct sample *c, const struct machine *machine, const struct sample_shape *shape, double unseen);
 void sample_close(struct sample *c);
+/* The problem and its plan alone, which attest_plan_destroy ends. */
+bool sample_plan(struct sample *c, const struct machine *machine, const struct sample_shape *shape);
 
 /* Inputs to the machine; poison, 0xff, into outputs, workspace and around them. `untouched`: outputs and workspace stay
  * as they were allocated, for a checker of memory that nobody wrote. */
