@@ -52,6 +52,18 @@ DEVICE float min_f32(float a, float b)
 #endif
 }
 
+/* "max": .NaN.f32; sm_80. As max_f32, but a NaN stays: 0x7fffffff. */
+DEVICE float max_or_nan_f32(float a, float b)
+{
+#if ON_CHIP
+    float d;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+    return d;
+#else
+    return a != a || b != b ? float_of(0x7fffffff) : max_f32(a, b);
+#endif
+}
+
 /* Two bf16 in 32 bits each. */
 
 #if !ON_CHIP

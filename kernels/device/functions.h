@@ -70,20 +70,26 @@ DEVICE float log2_portable(float x)
 /* 1 / x, correctly rounded. */
 DEVICE float rcp_portable(float x) { return one_nan_f32(div_rn(1.0f, x)); }
 
+/* tanh(x) of |x| < 1/2 by its polynomial. */
+DEVICE float tanh_near_zero(float x)
+{
+    const float x2 = x * x;
+    float p = 0x1.06cf4ep-9f;
+    p = fma_rn(p, x2, -0x1.07828ap-7f);
+    p = fma_rn(p, x2, 0x1.62ce2ep-6f);
+    p = fma_rn(p, x2, -0x1.b9e2ep-5f);
+    p = fma_rn(p, x2, 0x1.111052p-3f);
+    p = fma_rn(p, x2, -0x1.555554p-2f);
+    return fma_rn(x * x2, p, x);
+}
+
 /* tanh(x) within 2^-22.08, relative. */
 DEVICE float tanh_portable(float x)
 {
     const uint32_t sign = bits_of(x) & 0x80000000;
-    const float a = float_of(bits_of(x) ^ sign), a2 = a * a;
-    float p = 0x1.06cf4ep-9f;
-    p = fma_rn(p, a2, -0x1.07828ap-7f);
-    p = fma_rn(p, a2, 0x1.62ce2ep-6f);
-    p = fma_rn(p, a2, -0x1.b9e2ep-5f);
-    p = fma_rn(p, a2, 0x1.111052p-3f);
-    p = fma_rn(p, a2, -0x1.555554p-2f);
-    const float near_zero = fma_rn(a * a2, p, a);
+    const float a = float_of(bits_of(x) ^ sign);
     const float beyond = 1.0f - div_rn(2.0f, exp2_portable(a * 0x1.715476p1f) + 1.0f); /* e^2a = 2^(2a log2 e) */
-    return one_nan_f32(float_of(bits_of(a < 0.5f ? near_zero : beyond) | sign));
+    return one_nan_f32(float_of(bits_of(a < 0.5f ? tanh_near_zero(a) : beyond) | sign));
 }
 
 #ifdef ATTEST_POLYNOMIAL
@@ -97,5 +103,20 @@ DEVICE float log2_f32(float x) { return log2_approx(x); }
 DEVICE float rcp_f32(float x) { return rcp_approx(x); }
 DEVICE float tanh_f32(float x) { return tanh_approx(x); }
 #endif
+
+/* tanh(x) of |x| >= 1/2, 1 - 2 / (e^2|x| + 1): two special functions, no division. */
+DEVICE float tanh_beyond(float x)
+{
+    const uint32_t sign = bits_of(x) & 0x80000000;
+    const float power = exp2_f32(float_of(bits_of(x) ^ sign) * 0x1.715476p1f); /* e^2a = 2^(2a log2 e) */
+    return float_of(bits_of(fma_rn(-2.0f, rcp_f32(power + 1.0f), 1.0f)) | sign);
+}
+
+/* tanh(x), off by 2^-22 (1 + |tanh x|) at most, where tanh_f32 may be off by 2^-11. A NaN gives a NaN. */
+DEVICE float tanh_accurate(float x)
+{
+    const float near_zero = tanh_near_zero(x), beyond = tanh_beyond(x);
+    return float_of(bits_of(x) & 0x7fffffff) < 0.5f ? near_zero : beyond;
+}
 
 #endif

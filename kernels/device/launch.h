@@ -61,6 +61,9 @@ struct launch_shape {
  * the other; 0 where it cannot be asked: the launch will say why. Results must not depend on it: in the simulator it
  * is one to four, or 16, by the seed. */
 
+/* unsigned launch_max_shared(void *stream): bytes of shared memory that a CTA may have, static and dynamic; 0 as above.
+ * Results must not depend on it, either. */
+
 #if ON_CHIP
 #include "kernels/device/launch_chip.h"
 #else

@@ -72,18 +72,27 @@ static inline int launch_on_chip(void (*)(P...), const launch_shape &shape, void
     return code;
 }
 
-static inline unsigned launch_num_sms(void *)
+/* A number of the current GPU, 0 where it cannot be asked. */
+template <cudaDeviceAttr attribute>
+static inline unsigned launch_attribute()
 {
     static std::atomic<int> known[LAUNCH_KNOWN_GPUS];
-    int device = 0, sms = 0;
+    int device = 0, value = 0;
     cudaError_t code = cudaGetDevice(&device);
-    if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) sms = known[device];
-    if (code == cudaSuccess && sms == 0) {
-        code = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-        if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) known[device] = sms;
+    if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) value = known[device];
+    if (code == cudaSuccess && value == 0) {
+        code = cudaDeviceGetAttribute(&value, attribute, device);
+        if (code == cudaSuccess && device < LAUNCH_KNOWN_GPUS) known[device] = value;
     }
     if (code != cudaSuccess) cudaGetLastError();
-    return static_cast<unsigned>(sms);
+    return static_cast<unsigned>(value);
+}
+
+static inline unsigned launch_num_sms(void *) { return launch_attribute<cudaDevAttrMultiProcessorCount>(); }
+
+static inline unsigned launch_max_shared(void *)
+{
+    return launch_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>();
 }
 
 static inline const char *launch_error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }

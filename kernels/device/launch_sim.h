@@ -40,6 +40,11 @@ static inline int launch_on_sim(void (*)(P...), const char *name, const launch_s
 
 static inline unsigned launch_num_sms(void *stream) { return sim_num_sms(static_cast<const sim_gpu *>(stream)); }
 
+static inline unsigned launch_max_shared(void *stream)
+{
+    return static_cast<unsigned>(sim_max_shared(static_cast<const sim_gpu *>(stream)));
+}
+
 /* The rule that was broken; sim_last_report says where and how. */
 static inline const char *launch_error_text(int code) { return sim_rule_name(static_cast<sim_rule>(code)); }
 

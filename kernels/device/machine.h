@@ -10,14 +10,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* DEVICE is for functions that become part of their callers. DEVICE_CALLED is for what is rarely run: it has registers
+ * and a stack of its own, so that callers do not pay for it. */
 #ifdef __CUDACC__
 #define ON_CHIP 1
 #include <cuda_runtime.h>
 #define DEVICE __device__ __forceinline__
+#define DEVICE_CALLED [[maybe_unused]] static __device__ __noinline__
 #else
 #define ON_CHIP 0
 #include "kernels/sim/calls.h"
 #define DEVICE static inline __attribute__((always_inline))
+#define DEVICE_CALLED [[maybe_unused]] static __attribute__((noinline))
 /* What a kernel copies by name is watched like its other accesses (with -fno-builtin-memcpy and so on). */
 extern "C" void *memcpy(void *to, const void *from, size_t bytes) noexcept __asm__("sim_memcpy");
 extern "C" void *memmove(void *to, const void *from, size_t bytes) noexcept __asm__("sim_memmove");

@@ -87,6 +87,11 @@ unsigned sim_num_sms(const struct sim_gpu *gpu)
     return drawn % 16 == 0 ? 16 : 1 + (unsigned)(drawn >> 62);
 }
 
+size_t sim_max_shared(const struct sim_gpu *gpu)
+{
+    return gpu->options.generation == SIM_SM_90 ? SHARED_SM_90 : SHARED_SM_80;
+}
+
 const struct sim_report *sim_last_report(const struct sim_gpu *gpu)
 {
     return &gpu->report;
@@ -146,7 +151,7 @@ static enum sim_rule check_axes(struct sim_gpu *gpu, const struct sim_launch *la
 static enum sim_rule check_sizes(struct sim_gpu *gpu, const struct sim_launch *launch)
 {
     const bool sm_90 = gpu->options.generation == SIM_SM_90;
-    const size_t most_shared = sm_90 ? SHARED_SM_90 : SHARED_SM_80;
+    const size_t most_shared = sim_max_shared(gpu);
     const uint64_t threads = (uint64_t)launch->block[0] * launch->block[1] * launch->block[2];
     const uint64_t cluster = (uint64_t)launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
     if (threads > SIM_MAX_THREADS)

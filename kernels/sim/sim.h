@@ -116,6 +116,9 @@ enum sim_rule sim_check_written(struct sim_gpu *gpu);
 /* As many as a grid whose CTAs stay asks for: one to four, or, of a seed in 16, sixteen. Any number of CTAs runs. */
 unsigned sim_num_sms(const struct sim_gpu *gpu);
 
+/* Bytes of shared memory that a CTA may have. */
+size_t sim_max_shared(const struct sim_gpu *gpu);
+
 /* A launch, as device/launch.h makes it. */
 struct sim_launch {
     const char *kernel;
