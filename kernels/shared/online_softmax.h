@@ -18,12 +18,12 @@ struct accumulators {
     uint32_t any[2]; /* not 0: a key was visible; kept where scores are not plain */
 };
 
-/* Holds scores, then weights, of 16 rows and KEYS keys, and says which of them are visible and which dropout drops: bit
- * 2 n + e of `seen[half]` and `dropped[half]` is for s[n][2 half + e]. */
+/* Holds scores, then weights, of 16 rows and KEYS keys. Where some are hidden from plain scores, bit 2 n + e of
+ * `seen[half]` says that s[n][2 half + e] is not. */
 template <int KEYS>
 struct score_block {
     float s[KEYS / 8][4];
-    uint32_t seen[2], dropped[2];
+    uint32_t seen[2];
 };
 
 /* Computes s = q k^T for a warp's rows. */
@@ -64,38 +64,6 @@ DEVICE void hide_keys(const forward_params &p, const sequence &s, score_block<KE
     }
 }
 
-/* Turns dot products into scores, -inf where the key is hidden. One piece of code takes them in turns, from memory of
- * the thread's own: registers have no addresses, so each would need code of its own. */
-template <int KEYS>
-DEVICE void find_scores(const forward_params &p, const score_rule &rule, const sequence &s, score_block<KEYS> &scores,
-                        int32_t row, int32_t key, const float (&reference)[2])
-{
-    constexpr int OF_ROW = KEYS / 4;
-    const interval keys[2] = {keys_of_row(p, s, row), keys_of_row(p, s, row + 8)};
-    float own[2 * OF_ROW];
-    UNROLL for (int i = 0; i < OF_ROW; ++i)
-        UNROLL for (int half = 0; half < 2; ++half) own[half * OF_ROW + i] = scores.s[i / 2][2 * half + i % 2];
-    dropout_bits last;
-    ROLLED for (int half = 0; half < 2; ++half) {
-        uint32_t seen = 0, dropped = 0;
-        last.eight = -1;
-        ROLLED for (int i = 0; i < OF_ROW; ++i) {
-            const int32_t r = row + 8 * half, j = key + i / 2 * 8 + i % 2;
-            float &at = own[half * OF_ROW + i];
-            score found = {0, 1, false};
-            if (contains(half == 0 ? keys[0] : keys[1], j, 1))
-                found = find_score(p, rule, s, r, j, at, half == 0 ? reference[0] : reference[1]);
-            at = found.visible ? found.y : -infinity_f32();
-            if (found.visible) seen |= 1u << i;
-            if (found.visible && !is_kept(p, rule, r, j, last)) dropped |= 1u << i;
-        }
-        UNROLL for (int h = 0; h < 2; ++h)
-            if (h == half) scores.seen[h] = seen, scores.dropped[h] = dropped;
-    }
-    UNROLL for (int i = 0; i < OF_ROW; ++i)
-        UNROLL for (int half = 0; half < 2; ++half) scores.s[i / 2][2 * half + i % 2] = own[half * OF_ROW + i];
-}
-
 /* Finds what is subtracted from the biases of rows g and g + 8 of each block: 0 until a row's maximum turns out to be
  * large. Returns true where a row of the warp has a reference only now and must therefore be retried. All lanes call
  * it. */
@@ -110,7 +78,7 @@ DEVICE bool find_references(row_references<BLOCKS> &reference, const accumulator
     bool is_new = false;
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
-            const bool is_open = reference[m][half] == 0 && is_large(kept[m].max[half]);
+            const bool is_open = reference[m][half] == 0 && is_large(kept[m].max[half]) && kept[m].any[half] != 0;
             float largest = -infinity_f32();
             if (is_open) largest = largest_bias(p, rule, s, row + 16 * m + 8 * half, static_cast<int>(lane()) % 4, 4);
             const float found = reference_of_row(max_of_quad(largest), sink);
@@ -160,8 +128,10 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
     bool is_infinite = false, is_rescaled = false;
     UNROLL for (int m = 0; m < BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
-            const float before = kept[m].max[half], now = max_f32(before, c * max_of_quad(max[m][half]));
+            max[m][half] = max_of_quad(max[m][half]);
+            const float before = kept[m].max[half], now = max_f32(before, c * max[m][half]);
             kept[m].max[half] = now;
+            kept[m].any[half] |= max[m][half] > -LARGEST;
             reference[m][half] = now == -infinity_f32() ? 0 : now; /* avoids -inf - -inf */
             factor[m][half] = c;
             rescale[m][half] = before == now ? 1 : exp2_f32(before - reference[m][half]);
@@ -195,14 +165,53 @@ DEVICE void softmax_step(accumulators<DIM> (&kept)[BLOCKS], score_block<KEYS> (&
             UNROLL for (int e = 0; e < 4; ++e) kept[m].o[n][e] *= rescale[m][e / 2];
 }
 
-/* Drops weights: those of keys that dropout drops become +0, infinite ones NaN, since the keys are seen, and their
- * values are not. */
-template <int KEYS>
-DEVICE void drop_keys(score_block<KEYS> &scores)
+/* Lets the four lanes of a row know whether a key of it was visible to one of them. */
+template <int DIM, int BLOCKS>
+DEVICE void join_quads(accumulators<DIM> (&kept)[BLOCKS])
 {
-    UNROLL for (int n = 0; n < KEYS / 8; ++n)
-        UNROLL for (int e = 0; e < 4; ++e)
-            if ((scores.dropped[e / 2] >> (2 * n + e % 2) & 1) != 0) scores.s[n][e] *= 0;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            uint32_t &any = kept[m].any[half];
+            any |= shfl_xor(FULL_WARP, any, 1);
+            any |= shfl_xor(FULL_WARP, any, 2);
+        }
+}
+
+/* Looks at rows of which nothing but scores at the lower end of fp32 was met: if they see a key, the softmax of its
+ * scores is no number, or needs a reference, else it is 0. Row g of block m and half h is `row` + 16 m + 8 h + g. */
+template <int DIM, int BLOCKS>
+DEVICE void look_for_keys(accumulators<DIM> (&kept)[BLOCKS], const forward_params &p, const sequence &s, int64_t b,
+                          int64_t head, int32_t row)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int32_t own = row + 16 * m + 8 * half + static_cast<int>(lane()) / 4;
+            const uint32_t open = ballot(FULL_WARP, kept[m].any[half] == 0 && own < s.used_q);
+            ROLLED for (int g = 0; g < 8; ++g)
+                if ((open >> 4 * g & 1) != 0 && sees_a_key(p, b, head, row + 16 * m + 8 * half + g))
+                    kept[m].any[half] |= static_cast<int>(lane()) / 4 == g;
+        }
+}
+
+/* Says why rows of a warp that fragments took must be taken again: a number of them is not finite; all scores that one
+ * of them sees are at the lower end of fp32. All lanes call it. */
+struct doubts {
+    bool is_infinite, is_low;
+};
+
+template <int DIM, int BLOCKS>
+DEVICE doubts find_doubts(const accumulators<DIM> (&kept)[BLOCKS])
+{
+    float zero = 0;
+    bool is_low = false;
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            is_low |= kept[m].any[half] != 0 && kept[m].max[half] <= -LARGEST;
+            zero = fma_rn(kept[m].sum[half], 0.0f, zero);
+            UNROLL for (int n = 0; n < DIM / 8; ++n)
+                UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) zero = fma_rn(kept[m].o[n][e], 0.0f, zero);
+        }
+    return {ballot(FULL_WARP, zero != 0) != 0, ballot(FULL_WARP, is_low) != 0};
 }
 
 /* Holds p as fragments, rounded to 16 bits or to a sum of two numbers of 16 bits. */

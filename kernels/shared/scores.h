@@ -149,12 +149,17 @@ DEVICE score_rule find_score_rule(const forward_params &p, int64_t b, int64_t he
     return rule;
 }
 
+/* Returns whether the block mask lets row r see key j. */
+DEVICE bool passes_block_mask(const forward_params &p, const score_rule &rule, int32_t row, int32_t key)
+{
+    return rule.block_mask[row / p.block_q * p.block_mask.seqlen_q + key / p.block_k * p.block_mask.seqlen_k] != 0;
+}
+
 /* Returns whether masks of bytes let row r see key j, both inside the interval. It reads no more bytes than needed. */
 DEVICE bool passes_masks(const forward_params &p, const score_rule &rule, int32_t row, int32_t key)
 {
     if (rule.mask != nullptr && rule.mask[row * p.mask.seqlen_q + key * p.mask.seqlen_k] == 0) return false;
-    return rule.block_mask == nullptr ||
-           rule.block_mask[row / p.block_q * p.block_mask.seqlen_q + key / p.block_k * p.block_mask.seqlen_k] != 0;
+    return rule.block_mask == nullptr || passes_block_mask(p, rule, row, key);
 }
 
 DEVICE float load_bias(const forward_params &p, const score_rule &rule, int64_t row, int64_t key)
@@ -208,6 +213,21 @@ DEVICE float largest_bias(const forward_params &p, const score_rule &rule, const
     return largest;
 }
 
+/* Returns whether a row sees a key, whatever the score. All lanes of a warp call it, with the same row. */
+DEVICE_CALLED bool sees_a_key(const forward_params &p, int64_t b, int64_t head, int32_t row)
+{
+    const sequence s = find_sequence(p, b);
+    const score_rule rule = find_score_rule(p, b, head);
+    const interval keys = keys_of_row(p, s, row);
+    for (int64_t first = keys.first; first < keys.last; first += 32) {
+        const int64_t key = first + lane();
+        bool is_seen = key < keys.last && passes_masks(p, rule, row, static_cast<int32_t>(key));
+        if (is_seen && rule.bias != nullptr) is_seen = load_bias(p, rule, row, key) != -infinity_f32();
+        if (ballot(FULL_WARP, is_seen) != 0) return true;
+    }
+    return false;
+}
+
 /* Returns the reference of a row with that largest bias. The sink counts as a score, if there is one. */
 DEVICE float reference_of_row(float largest, float sink)
 {
@@ -229,19 +249,20 @@ DEVICE score find_score(const forward_params &p, const score_rule &rule, const s
     score out = {dot * rule.scale, 1, passes_masks(p, rule, row, key)};
     if (!out.visible) return out;
     if (rule.cap > 0) {
-        const float tanh = tanh_portable(out.y);
+        const float tanh = tanh_accurate(out.y);
         out.y = rule.cap * tanh;
         out.slope = fma_rn(-tanh, tanh, 1.0f);
     }
     if (rule.bias != nullptr) {
         const float bias = load_bias(p, rule, row, key);
         out.visible = bias != -infinity_f32();
-        const float shift = (bias - reference) * LOG2_E;
-        out.y += shift == -infinity_f32() ? -LARGEST : shift; /* a mask may be the lowest number of a format */
+        const float shifted = fma_rn(bias - reference, LOG2_E, out.y);
+        const bool has_overflown = shifted == -infinity_f32() && out.visible && out.y > -infinity_f32();
+        out.y = has_overflown ? -LARGEST : shifted; /* a mask may be the lowest number of a format */
     }
     if (p.alibi_slopes != nullptr) {
         const int64_t distance = row + s.alibi_diag - key;
-        out.y -= rule.slope * static_cast<float>(distance < 0 ? -distance : distance);
+        out.y = fma_rn(-rule.slope, static_cast<float>(distance < 0 ? -distance : distance), out.y);
     }
     return out;
 }
@@ -256,8 +277,36 @@ static inline bool has_plain_scores(const forward_params &p)
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-/* Holds the random bits of eight neighbouring keys of one row: Philox4x32-10 (Salmon et al. 2011) as lib/attest.h has
- * it. */
+/* Holds a counter of Philox4x32-10 (Salmon et al. 2011), then the random bits that it becomes: lib/attest.h says which
+ * are whose. */
+struct philox_counter {
+    uint32_t at[4];
+};
+
+DEVICE philox_counter dropout_counter(const score_rule &rule, int64_t i, int64_t eight)
+{
+    return {{static_cast<uint32_t>(eight), static_cast<uint32_t>(i), rule.counter[0], rule.counter[1]}};
+}
+
+/* Draws the bits of N counters at once: they share the keys of the rounds. */
+template <int N>
+DEVICE void draw_philox(philox_counter (&of)[N], const score_rule &rule)
+{
+    uint32_t k[2] = {rule.key[0], rule.key[1]};
+    UNROLL for (int round = 0; round < 10; ++round) {
+        UNROLL for (int n = 0; n < N; ++n) {
+            uint32_t(&c)[4] = of[n].at;
+            const uint64_t a = static_cast<uint64_t>(0xD2511F53) * c[0], b = static_cast<uint64_t>(0xCD9E8D57) * c[2];
+            c[0] = static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0];
+            c[1] = static_cast<uint32_t>(b);
+            c[2] = static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1];
+            c[3] = static_cast<uint32_t>(a);
+        }
+        k[0] += 0x9E3779B9, k[1] += 0xBB67AE85;
+    }
+}
+
+/* Holds the random bits of eight neighbouring keys of one row. */
 struct dropout_bits {
     int64_t eight; /* j / 8; -1: none yet */
     uint32_t bits[4];
@@ -265,18 +314,10 @@ struct dropout_bits {
 
 DEVICE void draw_dropout_bits(const score_rule &rule, int64_t i, int64_t eight, dropout_bits &out)
 {
-    uint32_t c[4] = {static_cast<uint32_t>(eight), static_cast<uint32_t>(i), rule.counter[0], rule.counter[1]};
-    uint32_t k[2] = {rule.key[0], rule.key[1]};
-    ROLLED for (int round = 0; round < 10; ++round) {
-        const uint64_t a = static_cast<uint64_t>(0xD2511F53) * c[0], b = static_cast<uint64_t>(0xCD9E8D57) * c[2];
-        c[0] = static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0];
-        c[1] = static_cast<uint32_t>(b);
-        c[2] = static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1];
-        c[3] = static_cast<uint32_t>(a);
-        k[0] += 0x9E3779B9, k[1] += 0xBB67AE85;
-    }
+    philox_counter drawn[1] = {dropout_counter(rule, i, eight)};
+    draw_philox(drawn, rule);
     out.eight = eight;
-    for (int w = 0; w < 4; ++w) out.bits[w] = c[w];
+    for (int w = 0; w < 4; ++w) out.bits[w] = drawn[0].at[w];
 }
 
 /* Returns whether dropout keeps the score of row r and key j. `last` remembers the row's last eight keys: set `eight`
