@@ -284,6 +284,7 @@ static void run_issue(struct sim_warp *warp, void *const args[SIM_WARPGROUP])
     hand_over_registers(p, threads);
     append(p, threads);
     count_product(with, cluster);
+    sim_overlap_product(threads, SIM_WARPGROUP, true);
     sim_async_submit(cluster, &p->async);
 }
 
@@ -334,6 +335,7 @@ void sim_wgmma_wait(unsigned pending_groups)
         wait_for(sim_self, p);
     }
     if (epoch) sim_acquire_epoch(sim_self, epoch, true);
+    sim_self->overlap.drained |= epoch && !groups->first;
 }
 
 void sim_wgmma_exit(struct sim_thread *thread)
