@@ -173,6 +173,7 @@ void sim_async_finish(struct sim_cluster *cluster, struct sim_async *op); /* run
 
 void sim_overlap_product(struct sim_thread *threads, unsigned n, bool is_wgmma); /* of a warp or warpgroup */
 void sim_overlap_copy_waited(struct sim_thread *thread, uint64_t work_at_issue, unsigned bytes); /* cp.async */
+void sim_overlap_wgmma_waited(struct sim_thread *thread, unsigned groups, bool is_all);
 void sim_overlap_bytes_waited(struct sim_thread *thread); /* an mbarrier's */
 
 /* ---- report.c --------------------------------------------------------------------------------------------- */

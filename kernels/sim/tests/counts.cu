@@ -212,7 +212,7 @@ KERNEL(32, 1) void product_beside_copy(struct counted_args a)
 COUNTED(product_beside_copy, 1, 32)
 
 // Two products of a warpgroup and two bulk copies: the second is waited for between the products, or (`stride`) before
-// both. The first product is waited for before the second is issued, or (`shift`) behind it.
+// both. The first product is waited for before the second is issued, or behind it, first alone (`shift` 1) or with it.
 KERNEL(128, 1) void products_and_bytes(struct counted_args a)
 {
     STATIC_SHARED(fours, t);
@@ -237,6 +237,7 @@ KERNEL(128, 1) void products_and_bytes(struct counted_args a)
     const uint64_t y = wgmma_descriptor(&t.at[16], 128, 0, 0);
     wgmma_m64nNk16_bf16<8>(e, y, y, false);
     wgmma_commit();
+    if (a.shift == 1) wgmma_wait<1>();
     wgmma_wait<0>();
     if (d[0] == 1.0f && e[0] == 1.0f) a.out[0] = d[0];
 }

@@ -81,7 +81,8 @@ struct counted {
      * before another product is issued has drained. */                                                               \
     X(products_and_bytes, 0, 0, TWO_PRODUCTS, .products_beside_copies = 1, .wgmma_drains = 1)                         \
     X(products_and_bytes, 1, 0, TWO_PRODUCTS, .copy_waits_at_once = 128, .wgmma_drains = 1)                           \
-    X(products_and_bytes, 0, 1, TWO_PRODUCTS, .products_beside_copies = 1)
+    X(products_and_bytes, 0, 1, TWO_PRODUCTS, .products_beside_copies = 1)                                            \
+    X(products_and_bytes, 0, 2, TWO_PRODUCTS, .products_beside_copies = 1, .wgmma_drains = 1)
 
 #define DECLARE(name, stride, shift, ...) int counted_##name(struct sim_gpu *gpu, const struct counted_args *args);
 #define ROW(name, stride, shift, ...) {#name, counted_##name, stride, shift, {.launches = 1, __VA_ARGS__}},
