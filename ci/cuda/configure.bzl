@@ -38,13 +38,14 @@ def _cuda_configure_impl(rctx):
         linkopts = ["-L" + libraries, "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
         version = _version_of(rctx, root + "/bin/nvcc")
     gpus = rctx.os.environ.get("CUDA_GPUS", "sm_90a")
-    rctx.file("defs.bzl", "CUDA_GPUS = %r\nCUDA_ROOT = %r\nCUDA_VERSION = %r\nNVDISASM = %r\nNVDISASM_VERSION = %r\n" % (
-        gpus,
-        root,
-        version,
-        nvdisasm,
-        _version_of(rctx, nvdisasm) if nvdisasm else "",
-    ))
+    values = {
+        "CUDA_GPUS": gpus,
+        "CUDA_ROOT": root,
+        "CUDA_VERSION": version,
+        "NVDISASM": nvdisasm,
+        "NVDISASM_VERSION": _version_of(rctx, nvdisasm) if nvdisasm else "",
+    }
+    rctx.file("defs.bzl", "".join(["%s = %r\n" % item for item in values.items()]))
     write_lists(rctx)
     rctx.file("BUILD.bazel", """load("@rules_cc//cc:defs.bzl", "cc_library")
 
@@ -58,8 +59,8 @@ cc_library(
 """ % linkopts)
 
 # CUDA_HOME names another place, or none: then everything is built as on a machine without CUDA. CUDA_GPUS names those
-# that get machine code, as "sm_80,sm_90a"; others compile PTX when they load it. NVDISASM names the disassembler, with which
-# the performance gate counts instructions.
+# that get machine code, as "sm_80,sm_90a"; others compile PTX when they load it. NVDISASM names the disassembler, with
+# which the performance gate counts instructions.
 cuda_configure = repository_rule(
     implementation = _cuda_configure_impl,
     configure = True,
