@@ -28,16 +28,6 @@ static void print_count(const char *kernel, const char *problem, const char *cou
     printf("%s %s %s %" PRIu64 "\n", kernel, problem, count, value);
 }
 
-/* That fit on an SM of 228 KB, of which a CTA takes 1 KB more than it asks for, and 2048 threads: of launches that
- * differ as of their mean. Registers are ptxas' matter. */
-static uint64_t ctas_by_shared_memory(const struct sim_counts *c)
-{
-    const uint64_t by_threads = 2048 * c->launches / c->threads;
-    const uint64_t by_bytes = 228 * 1024 * c->launches / (c->dynamic_shared_bytes + 1024 * c->launches);
-    const uint64_t ctas = by_threads < by_bytes ? by_threads : by_bytes;
-    return ctas < 32 ? ctas : 32;
-}
-
 /* Of one pass; fiber_switches are the simulator's own. */
 static void print_counts(const char *kernel, const char *problem, struct sim_gpu *gpu)
 {
@@ -46,10 +36,6 @@ static void print_counts(const char *kernel, const char *problem, struct sim_gpu
     PRINT(launches);
     PRINT(blocks);
     PRINT(dynamic_shared_bytes);
-    PRINT(threads);
-    PRINT(cluster_ctas);
-    PRINT(early_launches);
-    PRINT(makespan);
     PRINT(global_read_bytes);
     PRINT(global_write_bytes);
     PRINT(global_read_sectors);
@@ -69,12 +55,7 @@ static void print_counts(const char *kernel, const char *problem, struct sim_gpu
     PRINT(mbarrier_waits);
     PRINT(async_copies);
     PRINT(async_copy_bytes);
-    PRINT(products_beside_copies);
-    PRINT(copy_bytes_waited_at_once);
-    PRINT(copy_waits_at_once);
-    PRINT(wgmma_drains);
 #undef PRINT
-    print_count(kernel, problem, "ctas_by_shared_memory", c->threads == 0 ? 0 : ctas_by_shared_memory(c));
     sim_reset_counts(gpu);
 }
 
