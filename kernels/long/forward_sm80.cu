@@ -17,8 +17,8 @@
  * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where y is no more than c (q . k),
  * weights are 2^(fma(q . k, c, -m)), c = softmax_scale log2 e. Plain scores are that, with no masks but lengths and
  * window and no dropout; they have a kernel of their own. kernels/long/forward.md has the figures, reference/bounds.md section 11 what it may be off by. */
-#include "kernels/shared/exact_rows.h"
 #include "kernels/shared/online_softmax.h"
+#include "kernels/shared/exact_rows.h"
 #include "kernels/shared/params.h"
 #include "kernels/shared/score_stage.h"
 #include "kernels/shared/scores.h"

@@ -15,8 +15,8 @@
  * Several CTAs share an SM: some wait for their rows while others compute. shared/online_softmax.h has the arithmetic,
  * that of long/forward_sm80.cu in tiles of 64 keys; kernels/short/short.md the figures, reference/bounds.md section 11
  * what it may be off by. */
-#include "kernels/shared/exact_rows.h"
 #include "kernels/shared/online_softmax.h"
+#include "kernels/shared/exact_rows.h"
 #include "kernels/shared/params.h"
 #include "kernels/shared/score_stage.h"
 #include "kernels/shared/scores.h"
