@@ -58,7 +58,7 @@ def matched(pattern, line, program):
 # ---- the simulated GPU ----
 
 def add_sim(counts, program, *problems):
-    """Of all problems, or of those that are named."""
+    """Adds what all problems, or those that are named, ask of the simulated GPU."""
     version, *lines = lines_of(program, *problems)
     for line in lines:
         kernel, problem, count, value = matched(r"([\w+]+) (\S+) (\w+) ([0-9]{1,18})", line, program)

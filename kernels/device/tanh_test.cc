@@ -5,7 +5,7 @@
 
 #include "kernels/device/functions.h"
 
-/* Of every 97th fp32 but 0, in either sign: the largest error, over 2^-22 (1 + |tanh|). */
+/* Asks every 97th fp32 but 0, in either sign, for the largest error over 2^-22 (1 + |tanh|). */
 Test(tanh, is_as_accurate_as_said)
 {
     double worst = 0;

@@ -16,7 +16,8 @@
  * s and o are sums of the tensor cores in fp32. Weights are 2^(y - m), y the score in base 2, m the running maximum of
  * the row; p v takes them rounded to 16 bits, their sum takes them as they are. Where y is no more than c (q . k),
  * weights are 2^(fma(q . k, c, -m)), c = softmax_scale log2 e. Plain scores are that, with no masks but lengths and
- * window and no dropout; they have a kernel of their own. kernels/long/forward.md has the figures, reference/bounds.md section 11 what it may be off by. */
+ * window and no dropout; they have a kernel of their own. kernels/long/forward.md has the figures, reference/bounds.md
+ * section 11 what it may be off by. */
 #include "kernels/shared/online_softmax.h"
 #include "kernels/shared/exact_rows.h"
 #include "kernels/shared/params.h"
@@ -258,6 +259,19 @@ DEVICE void end_rows(row_factors<shape::BLOCKS> &factor, accumulators<shape::DIM
         }
 }
 
+/* Writes o, by way of the warp's rows of q, from row `first` of the tensor on: `left` of them exist. */
+template <typename shape>
+DEVICE void write_o(const forward_params &p, const accumulators<shape::DIM> (&kept)[shape::BLOCKS],
+                    const row_factors<shape::BLOCKS> &factor, int64_t b, int64_t first, int left, int64_t head,
+                    uint16_t *q)
+{
+    if (p.o.dtype == ATTEST_FP32)
+        return write_o_32<shape::DIM, shape::BLOCKS>(p, kept, factor, b, first, left, head);
+    const row_pointer o = row_of(p.o, b, first, head, p.head_dim_v);
+    if (p.o.dtype == ATTEST_FP16) write_o_16<f16>(p.o, kept, factor, q, o, left);
+    else write_o_16<bf16>(p.o, kept, factor, q, o, left);
+}
+
 /* Finds the CTA's tile. Returns whether it has rows. */
 template <typename shape>
 DEVICE bool find_tile(query_tile &t, const forward_params &p)
@@ -287,15 +301,10 @@ template <typename shape>
 DEVICE void end_tile(accumulators<shape::DIM> (&kept)[shape::BLOCKS], const forward_params &p, const query_tile &t,
                      const row_references<shape::BLOCKS> &reference, uint16_t *q)
 {
-    constexpr int DIM = shape::DIM;
     row_factors<shape::BLOCKS> factor;
     end_rows<shape>(factor, kept, p, t.s, reference, t.b, t.head, lane_row_of(t), t.sink);
-    const int left = t.s.seqlen_q - t.first - t.warp_row;
-    const int64_t first = t.s.first_q + t.first + t.warp_row;
-    if (p.o.dtype == ATTEST_FP32) return write_o_32<DIM, shape::BLOCKS>(p, kept, factor, t.b, first, left, t.head);
-    const row_pointer o = row_of(p.o, t.b, first, t.head, p.head_dim_v);
-    if (p.o.dtype == ATTEST_FP16) write_o_16<f16>(p.o, kept, factor, q + t.warp_row * DIM, o, left);
-    else write_o_16<bf16>(p.o, kept, factor, q + t.warp_row * DIM, o, left);
+    const int32_t row = t.first + t.warp_row;
+    write_o<shape>(p, kept, factor, t.b, t.s.first_q + row, t.s.seqlen_q - row, t.head, q + t.warp_row * shape::DIM);
 }
 
 template <typename shape>
@@ -345,6 +354,8 @@ DEVICE_CALLED void take_exactly(const forward_params &p, unsigned char *shared)
         write_features(p, kept[m], factor[m], t.b, t.s.first_q + lane_row + 16 * m, left - 16 * m, t.head);
 }
 
+/* Takes plain scores. It finds its tile by itself, and no more than it needs: by find_tile and query_tile nvcc spills
+ * 224 bytes at 128 features. */
 template <typename T, typename shape>
 KERNEL(THREADS, 2) void plain_forward_kernel(const forward_params p)
 {
@@ -395,14 +406,10 @@ KERNEL(THREADS, 2) void plain_forward_kernel(const forward_params p)
         if (is_seen) take_plain_tile<T, shape>(p, s, c, is_cut, kept, scores, lane_row, key, v);
         key = next;
     }
-    float factor[shape::BLOCKS][2];
+    row_factors<shape::BLOCKS> factor;
     end_rows<shape>(factor, kept, p, s, none, b, head, lane_row, sink);
-    const int left = s.seqlen_q - tile_row - warp_row;
-    const int64_t warp_first = s.first_q + tile_row + warp_row;
-    if (p.o.dtype == ATTEST_FP32) return write_o_32<DIM, shape::BLOCKS>(p, kept, factor, b, warp_first, left, head);
-    const row_pointer o = row_of(p.o, b, warp_first, head, p.head_dim_v);
-    if (p.o.dtype == ATTEST_FP16) write_o_16<f16>(p.o, kept, factor, q + warp_row * DIM, o, left);
-    else write_o_16<bf16>(p.o, kept, factor, q + warp_row * DIM, o, left);
+    const int32_t row = tile_row + warp_row;
+    write_o<shape>(p, kept, factor, b, s.first_q + row, s.seqlen_q - row, head, q + warp_row * DIM);
 }
 
 /* Takes fragments first. They are taken again, with the largest bias subtracted, where biases alone make a row's

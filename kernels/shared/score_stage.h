@@ -48,8 +48,8 @@ DEVICE float take_factor(score_rule &rule, const forward_params &p)
     return factor;
 }
 
-/* Returns the rule with nothing but FEATURES in it, which is all that a launch of such a kernel has, once
- * the factor has been taken. */
+/* Returns the rule with nothing but FEATURES in it, which is all that a launch of such a kernel has, once the factor
+ * has been taken. */
 template <unsigned FEATURES>
 DEVICE score_rule only(const score_rule &rule)
 {

@@ -92,8 +92,7 @@ DEVICE void load_score_tile(unsigned char *to, const score_source &from, int32_t
     if (from.by_sixteen && (count >= tile::AT_ONCE || count <= 0)) {
         UNROLL for (int n = 0; n < COUNT; ++n, at += step)
             if (own.row + n * STEP < in_tile)
-                cp_async_16(first + n * STEP * tile::PITCH, at,
-                            count > 0 && own.row + n * STEP < rows);
+                cp_async_16(first + n * STEP * tile::PITCH, at, count > 0 && own.row + n * STEP < rows);
     } else {
         ROLLED for (int n = 0; n < COUNT; ++n, at += step)
             if (own.row + n * STEP < in_tile)

@@ -1,6 +1,6 @@
 /* kernels_corners.c - offsets of more than 31 bits, in address space that costs nothing until it is touched; infinite
- * scores; large ones beside a bias; the diagonal of seqused; no sequences; dropout of one score in 65536; merges of one
- * state. */
+ * scores; large ones beside a bias; the diagonal of seqused; masks that rows see tiles apart by; no sequences; dropout
+ * of one score in 65536; merges of one state. */
 #define _GNU_SOURCE /* anonymous mappings */
 #include <math.h>
 #include <string.h>
@@ -281,6 +281,95 @@ static int large_scores_beside_a_bias(const struct implementation *self, int32_t
     return TRIAL_PASSES;
 }
 
+/* ---- masks ---- */
+
+enum { MASKED_ROWS = 140, MASKED_KEYS = 140, MASK_BLOCK_Q = 32, MASK_BLOCK_K = 64 };
+
+/* Rows whose q is 0 and that see some keys of one value: o is that value, exactly. By bytes, rows of which i mod 32 is
+ * below 8 see the first 16 keys, the others those from 64 on: a tile of keys is hidden from all rows that one warp loads
+ * masks for. By blocks, the first 32 rows, which are one warp's, see the first 64 keys, the others the next 64. */
+static int rows_see_tiles_apart(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    static const int rows[] = {100, MASKED_ROWS};
+    static uint8_t mask[MASKED_ROWS * MASKED_KEYS], blocks[5 * 3];
+    static float q[MASKED_ROWS], k[MASKED_KEYS], v[MASKED_KEYS], o[MASKED_ROWS]; /* or numbers of 16 bits */
+    memset(q, 0, sizeof q), memset(k, 0, sizeof k);
+    for (int j = 0; j < MASKED_KEYS; ++j) ref_store(dtype, v, j, j < 64 ? 1 : 2);
+    for (int i = 0; i < MASKED_ROWS; ++i)
+        for (int j = 0; j < MASKED_KEYS; ++j)
+            mask[i * MASKED_KEYS + j] = i % 32 < 8 ? j < 16 : j >= 64 && j < 80;
+    for (int n = 0; n < 15; ++n) blocks[n] = n % 3 == (n / 3 == 0 ? 0 : 1);
+    for (int n = 0; n < 4; ++n) {
+        const bool by_blocks = n % 2 == 1;
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+        struct computed how;
+        p.device = ATTEST_REFERENCE;
+        p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.seqlen_q = rows[n / 2], p.seqlen_k = by_blocks ? 128 : rows[n / 2];
+        p.q = p.k = p.v = p.o = (struct attest_tensor){dtype, 0, MASKED_ROWS, 1, 1};
+        p.softmax_scale = 1;
+        if (by_blocks) {
+            p.block_mask = (struct attest_score_tensor){.dtype = ATTEST_UINT8, .seqlen_q = 3, .seqlen_k = 1};
+            p.block_q = MASK_BLOCK_Q, p.block_k = MASK_BLOCK_K, a.block_mask = blocks;
+        } else {
+            p.mask = (struct attest_score_tensor){.dtype = ATTEST_UINT8, .seqlen_q = MASKED_KEYS, .seqlen_k = 1};
+            a.mask = mask;
+        }
+        a.q = q, a.k = k, a.v = v, a.o = o;
+        for (int i = 0; i < MASKED_ROWS; ++i) ref_store(dtype, o, i, -1);
+        if (self->forward(self, &p, &a, &how) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "rows see tiles apart: %s", attest_last_error());
+        for (int i = 0; i < rows[n / 2]; ++i) {
+            const int want = (by_blocks ? i < MASK_BLOCK_Q : i % 32 < 8) ? 1 : 2;
+            if (!(ref_load(dtype, o, i) == want))
+                return fails(context, FAILS_O, "%d rows, %s: o[%d] = %g, not %d", rows[n / 2],
+                             by_blocks ? "blocks" : "a mask", i, ref_load(dtype, o, i), want);
+        }
+    }
+    return TRIAL_PASSES;
+}
+
+/* Beside rows of q = 1, a row of q = -inf, whose scores are -inf alone, and one that sees no key: the one has no
+ * softmax, the other has none to have. */
+static int infinite_row_under_a_mask(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { KEYS = 16, INFINITE = 3, EMPTY = 5 };
+    static const int rows[] = {20, MASKED_ROWS};
+    static uint8_t mask[MASKED_ROWS * KEYS];
+    static float q[MASKED_ROWS], k[KEYS], v[KEYS], o[MASKED_ROWS], lse[MASKED_ROWS]; /* or numbers of 16 bits */
+    memset(mask, 1, sizeof mask), memset(mask + EMPTY * KEYS, 0, KEYS);
+    for (int i = 0; i < MASKED_ROWS; ++i) ref_store(dtype, q, i, i == INFINITE ? -INFINITY : 1);
+    for (int j = 0; j < KEYS; ++j) ref_store(dtype, k, j, 1), ref_store(dtype, v, j, 3);
+    for (int n = 0; n < 2; ++n) {
+        struct attest_problem p = ATTEST_PROBLEM_INIT;
+        struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+        struct computed how;
+        p.device = ATTEST_REFERENCE;
+        p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
+        p.seqlen_q = rows[n], p.seqlen_k = KEYS;
+        p.q = p.k = p.v = p.o = (struct attest_tensor){dtype, 0, MASKED_ROWS, 1, 1};
+        p.lse = (struct attest_tensor){ATTEST_FP32, 0, MASKED_ROWS, 1, 1};
+        p.mask = (struct attest_score_tensor){.dtype = ATTEST_UINT8, .seqlen_q = KEYS, .seqlen_k = 1};
+        p.softmax_scale = 1;
+        a.q = q, a.k = k, a.v = v, a.mask = mask, a.o = o, a.lse = lse;
+        for (int i = 0; i < MASKED_ROWS; ++i) ref_store(dtype, o, i, -1), lse[i] = -1;
+        if (self->forward(self, &p, &a, &how) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "an infinite row under a mask: %s", attest_last_error());
+        for (int i = 0; i < rows[n]; ++i) {
+            const double got = ref_load(dtype, o, i);
+            const bool is_low = lse[i] == -INFINITY;
+            const bool holds = i == INFINITE ? is_low && isnan(got)
+                               : i == EMPTY  ? is_low && got == 0
+                                             : !is_low && isfinite(lse[i]) && got == 3;
+            if (!holds)
+                return fails(context, FAILS_O, "row %d of %d, row %d of -inf, row %d empty: o = %g, lse = %g", i,
+                             rows[n], INFINITE, EMPTY, got, (double)lse[i]);
+        }
+    }
+    return TRIAL_PASSES;
+}
+
 /* Nothing is computed, and that is no error. */
 static int no_sequences(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
@@ -417,6 +506,8 @@ int kernels_corners(const struct implementation *self, int32_t dtype, struct ker
                    {"an infinity beyond rows", infinity_beyond_rows},
                    {"the diagonal of seqused", diagonal_of_used},
                    {"large scores beside a bias", large_scores_beside_a_bias},
+                   {"rows see tiles apart", rows_see_tiles_apart},
+                   {"an infinite row under a mask", infinite_row_under_a_mask},
                    {"no sequences", no_sequences},
                    {"rare dropout", rare_dropout},
                    {"merges of one", merges_of_one},

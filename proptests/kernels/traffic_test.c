@@ -183,13 +183,14 @@ static void count_ours(bool causal, struct traffic *forward, struct traffic *bac
     end(&h);
 }
 
-/* With dropout, tiles are of 64 rows of q and 64 keys: forward reads q once, k and v once for each tile of queries that
- * sees them: 16 times, under the causal mask 8.5. Backward has two such walks, over k and v, and over q and dout. */
+/* With dropout, forward's tiles are of 128 rows of q, backward's of 64, and 64 keys: forward reads q once, k and v once
+ * for each tile of queries that sees them: 8 times, under the causal mask 4.5. Backward has two such walks, over k and
+ * v, and over q and dout. */
 Test(traffic, causal)
 {
     struct traffic forward, backward;
     count_ours(true, &forward, &backward);
-    cr_expect_eq(forward.read, 18 * TENSOR);
+    cr_expect_eq(forward.read, 10 * TENSOR);
     cr_expect_eq(forward.written, TENSOR + SCALARS);
     cr_expect_eq(backward.read, 39 * TENSOR + 70 * SCALARS);
     cr_expect_eq(backward.written, 3 * TENSOR + 5 * SCALARS);
@@ -199,7 +200,7 @@ Test(traffic, every_key)
 {
     struct traffic forward, backward;
     count_ours(false, &forward, &backward);
-    cr_expect_eq(forward.read, 33 * TENSOR);
+    cr_expect_eq(forward.read, 17 * TENSOR);
     cr_expect_eq(forward.written, TENSOR + SCALARS);
     cr_expect_eq(backward.read, 69 * TENSOR + 100 * SCALARS);
     cr_expect_eq(backward.written, 3 * TENSOR + 5 * SCALARS);

@@ -144,6 +144,8 @@ static void expect_arith(const void *in, void *out)
         o->div[n] = bits_or_nan(float_of(w->a[n]) / float_of(w->b[n]));
         o->max[n] = extreme(w->a[n], w->b[n], 1);
         o->min[n] = extreme(w->a[n], w->b[n], -1);
+        const bool has_nan = isnan(float_of(w->a[n])) || isnan(float_of(w->b[n]));
+        o->max_or_nan[n] = has_nan ? 0x7fffffff : o->max[n];
     }
 }
 

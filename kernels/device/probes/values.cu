@@ -36,6 +36,7 @@ KERNEL(THREADS, 1) void arith_kernel(const arith_in *in, arith_out *out)
     out->div[n] = bits_or_nan(div_rn(a, b));
     out->max[n] = bits_of(max_f32(a, b));
     out->min[n] = bits_of(min_f32(a, b));
+    out->max_or_nan[n] = bits_of(max_or_nan_f32(a, b));
 }
 
 /* A product does not say which NaN it gives. */
