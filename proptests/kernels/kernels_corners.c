@@ -330,41 +330,50 @@ static int rows_see_tiles_apart(const struct implementation *self, int32_t dtype
     return TRIAL_PASSES;
 }
 
-/* Beside rows of q = 1, a row of q = -inf, whose scores are -inf alone, and one that sees no key: the one has no
- * softmax, the other has none to have. */
-static int infinite_row_under_a_mask(const struct implementation *self, int32_t dtype, struct prop_context *context)
+/* Beside rows of q = 1, a row of q = -inf, whose scores are -inf alone, and one that sees no key, as a mask or a bias
+ * says: the one has no softmax, the other has none to have. */
+static int infinite_row_beside_a_hidden_one(const struct implementation *self, int32_t dtype,
+                                            struct prop_context *context)
 {
     enum { KEYS = 16, INFINITE = 3, EMPTY = 5 };
     static const int rows[] = {20, MASKED_ROWS};
     static uint8_t mask[MASKED_ROWS * KEYS];
+    static float bias[MASKED_ROWS * KEYS];
     static float q[MASKED_ROWS], k[KEYS], v[KEYS], o[MASKED_ROWS], lse[MASKED_ROWS]; /* or numbers of 16 bits */
-    memset(mask, 1, sizeof mask), memset(mask + EMPTY * KEYS, 0, KEYS);
+    for (int i = 0; i < MASKED_ROWS * KEYS; ++i) {
+        mask[i] = i / KEYS != EMPTY;
+        bias[i] = i / KEYS == EMPTY ? -INFINITY : 0;
+    }
     for (int i = 0; i < MASKED_ROWS; ++i) ref_store(dtype, q, i, i == INFINITE ? -INFINITY : 1);
     for (int j = 0; j < KEYS; ++j) ref_store(dtype, k, j, 1), ref_store(dtype, v, j, 3);
-    for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < 4; ++n) {
+        const bool by_bias = n % 2 != 0;
         struct attest_problem p = ATTEST_PROBLEM_INIT;
         struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
         struct computed how;
         p.device = ATTEST_REFERENCE;
         p.batch = p.num_heads_q = p.num_heads_kv = p.head_dim = p.head_dim_v = 1;
-        p.seqlen_q = rows[n], p.seqlen_k = KEYS;
+        p.seqlen_q = rows[n / 2], p.seqlen_k = KEYS;
         p.q = p.k = p.v = p.o = (struct attest_tensor){dtype, 0, MASKED_ROWS, 1, 1};
         p.lse = (struct attest_tensor){ATTEST_FP32, 0, MASKED_ROWS, 1, 1};
-        p.mask = (struct attest_score_tensor){.dtype = ATTEST_UINT8, .seqlen_q = KEYS, .seqlen_k = 1};
+        *(by_bias ? &p.bias : &p.mask) = (struct attest_score_tensor){
+            .dtype = by_bias ? ATTEST_FP32 : ATTEST_UINT8, .seqlen_q = KEYS, .seqlen_k = 1};
         p.softmax_scale = 1;
-        a.q = q, a.k = k, a.v = v, a.mask = mask, a.o = o, a.lse = lse;
+        a.q = q, a.k = k, a.v = v, a.o = o, a.lse = lse;
+        if (by_bias) a.bias = bias;
+        else a.mask = mask;
         for (int i = 0; i < MASKED_ROWS; ++i) ref_store(dtype, o, i, -1), lse[i] = -1;
         if (self->forward(self, &p, &a, &how) != ATTEST_OK)
-            return fails(context, FAILS_STATUS, "an infinite row under a mask: %s", attest_last_error());
-        for (int i = 0; i < rows[n]; ++i) {
+            return fails(context, FAILS_STATUS, "an infinite row beside a hidden one: %s", attest_last_error());
+        for (int i = 0; i < rows[n / 2]; ++i) {
             const double got = ref_load(dtype, o, i);
             const bool is_low = lse[i] == -INFINITY;
             const bool holds = i == INFINITE ? is_low && isnan(got)
                                : i == EMPTY  ? is_low && got == 0
                                              : !is_low && isfinite(lse[i]) && got == 3;
             if (!holds)
-                return fails(context, FAILS_O, "row %d of %d, row %d of -inf, row %d empty: o = %g, lse = %g", i,
-                             rows[n], INFINITE, EMPTY, got, (double)lse[i]);
+                return fails(context, FAILS_O, "row %d of %d, row %d of -inf, row %d hidden by a %s: o = %g, lse = %g",
+                             i, rows[n / 2], INFINITE, EMPTY, by_bias ? "bias" : "mask", got, (double)lse[i]);
         }
     }
     return TRIAL_PASSES;
@@ -507,7 +516,7 @@ int kernels_corners(const struct implementation *self, int32_t dtype, struct ker
                    {"the diagonal of seqused", diagonal_of_used},
                    {"large scores beside a bias", large_scores_beside_a_bias},
                    {"rows see tiles apart", rows_see_tiles_apart},
-                   {"an infinite row under a mask", infinite_row_under_a_mask},
+                   {"an infinite row beside a hidden one", infinite_row_beside_a_hidden_one},
                    {"no sequences", no_sequences},
                    {"rare dropout", rare_dropout},
                    {"merges of one", merges_of_one},

@@ -144,41 +144,60 @@ static void ask_short_ones(struct kernel_implementation *kernels)
     kernels->only_replaced = true;
 }
 
-/* In the dtypes from `first` on, or, where it is slow, each case in one of them. Returns whether `kernels` answered each of the cases at least once. */
-static bool run_long(const struct kernel_implementation *kernels, int32_t first)
+/* Holds what cases of several tiles have been asked of kernels. */
+struct long_run {
+    struct prop_context context;
+    struct kernels_verdicts verdicts;
+};
+
+/* Where it is slow, each case is asked in one dtype of the general kernels. */
+static void run_long(struct long_run *run, const struct kernel_implementation *kernels, int32_t dtype)
 {
-    static struct prop_context context;
-    static struct kernels_verdicts verdicts;
-    const bool in_turns = is_slow() && first == ATTEST_FP32;
-    for (int32_t dtype = first; dtype <= ATTEST_BF16; ++dtype) {
-        const struct kernels_long_asked asked = {
-            .dtype = dtype, .every = in_turns ? 2 : 1, .from = in_turns && dtype == ATTEST_BF16};
-        for (int backward = 0; backward < 2 && asks(dtype, false); ++backward)
-            cr_expect_eq(kernels_long(&kernels->implementation, backward, &asked, &verdicts, &context), TRIAL_PASSES,
-                         "%s", context.message);
-    }
-    return kernels_report_verdicts(&verdicts, "cases of several tiles", stdout);
+    const bool in_turns = is_slow() && kernels->is_general;
+    const struct kernels_long_asked asked = {
+        .dtype = dtype, .every = in_turns ? 2 : 1, .from = in_turns && dtype == ATTEST_BF16};
+    for (int backward = 0; backward < 2 && asks(dtype, false); ++backward)
+        cr_expect_eq(kernels_long(&kernels->implementation, backward, &asked, &run->verdicts, &run->context),
+                     TRIAL_PASSES, "%s", run->context.message);
 }
 
-Test(kernels, hold_in_several_tiles)
+/* Returns whether each of the cases was answered at least once. */
+static bool report_long(const struct long_run *run)
 {
+    return kernels_report_verdicts(&run->verdicts, "cases of several tiles", stdout);
+}
+
+/* A test for each dtype, since together they would take longer than all others. */
+static void run_general(int32_t dtype)
+{
+    static struct long_run run;
     struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
     library.is_general = true;
-    cr_expect(run_long(&library, ATTEST_FP32));
+    run_long(&run, &library, dtype);
+    const bool all_answered = report_long(&run);
+    cr_expect(all_answered || is_slow());
 }
+
+Test(kernels, hold_in_several_tiles_fp32) { run_general(ATTEST_FP32); }
+Test(kernels, hold_in_several_tiles_fp16) { run_general(ATTEST_FP16); }
+Test(kernels, hold_in_several_tiles_bf16) { run_general(ATTEST_BF16); }
 
 /* Longer ones are not theirs. */
 Test(kernels, hold_in_several_tiles_of_short_ones)
 {
+    static struct long_run run;
     struct kernel_implementation library = kernels_on_sim("sm_80", SIM_SM_80, NULL);
     ask_short_ones(&library);
-    run_long(&library, ATTEST_FP16);
+    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&run, &library, dtype);
+    report_long(&run);
 }
 
 Test(kernels, hold_in_several_tiles_on_hopper)
 {
+    static struct long_run run;
     struct kernel_implementation library = kernels_on_sim("sm_90", SIM_SM_90, NULL);
-    cr_expect(run_long(&library, ATTEST_FP16));
+    for (int32_t dtype = ATTEST_FP16; dtype <= ATTEST_BF16; ++dtype) run_long(&run, &library, dtype);
+    cr_expect(report_long(&run));
 }
 
 /* Traffic of one head of packed fp32 rows: q once for each 64 keys, k and v once for each 32 queries; no bank
