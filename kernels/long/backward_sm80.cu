@@ -11,7 +11,8 @@
  * Grid    x: tiles of the rows that a CTA owns, times parts, the longest first where a window cuts them
  *         y, z: batch * heads
  * Block   4 warps; a warp owns 16 or 32 neighbouring rows, its lanes share them as mma.sync has it
- * Shared  tiles of the rows that it owns, two each of those that it walks over: 64 KB at DIM 64, 96 KB at 128 and 256
+ * Shared  tiles of the rows that it owns, two each of those that it walks over: 64 KB at DIM 64, 96 KB at 128 and 256;
+ *         of scores that are not plain 48, 64 and 96 KB, and two tiles each of masks and biases
  * Phases  dq: where an lse is large, find that of the row's own scores, in two passes over the keys. Both kernels, for
  *         each tile of the other side: load the next one; for each 16 or 32 rows of it: s and dp, p and ds, and the
  *         sums that they are in
@@ -26,8 +27,11 @@
  * (external_lse) nothing is taken back. The other kernel, dbias and dsink take the corrected delta. reference/bounds.md
  * has the proof, kernels/long/backward.md the figures.
  *
- * A pair of rows that takes no part has the weight UNSEEN: where the other side holds a NaN, products leave it out. */
+ * Scores that are not plain come by fragments in registers (shared/gradient_stage.h). Where a sum is not finite at the
+ * end, or a row's lse is large, the CTA takes its rows again pair by pair: then, as in plain tiles that not all rows
+ * see, a pair that takes no part has the weight UNSEEN, and where the other side holds a NaN, products leave it out. */
 #include "kernels/shared/backward_scores.h"
+#include "kernels/shared/gradient_stage.h"
 #include "kernels/shared/gradients.h"
 #include "kernels/shared/params.h"
 #include "kernels/shared/scores.h"
@@ -62,8 +66,9 @@ DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int
 /* Holds each lane's part of a row's sums. */
 struct row_sums {
     float dx, ds_rounded;
-    float ds, p, slope_p; /* these and `any`, a visible key, are kept where scores are not plain */
-    bool any;
+    float p;           /* kept where p may not sum to one: under a softcap or with a sink */
+    float ds, slope_p; /* kept under a softcap; else they are dx and p */
+    bool any;          /* a visible key: kept where pairs are taken one by one */
 };
 
 /* Holds the state of a warp of the dq kernel. */
@@ -97,6 +102,7 @@ DEVICE void find_plain_gradients(query_warp<shape> &w, int m, products<shape> &p
             weight = visible ? exp2_f32(y) : -0.0f;
             dx = visible ? weight * (dx - w.offset[m][half]) : 0;
             w.rows[m][half].dx += dx;
+            if (shape::SINK) w.rows[m][half].p += weight;
         }
 }
 
@@ -189,17 +195,17 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
     }
 }
 
-template <bool PLAIN>
-DEVICE row_sums sum_row(const row_sums &own)
+template <typename shape>
+DEVICE row_sums sum_row(const row_sums &own, bool has_cap)
 {
     row_sums out = own;
     out.dx = sum_of_quad(own.dx);
     out.ds_rounded = sum_of_quad(own.ds_rounded);
-    if (PLAIN) return out;
-    out.ds = sum_of_quad(own.ds);
+    if (shape::PLAIN && !shape::SINK) return out;
     out.p = sum_of_quad(own.p);
-    out.slope_p = sum_of_quad(own.slope_p);
-    out.any = sum_of_quad(own.any ? 1.0f : 0.0f) != 0;
+    out.ds = shape::SINK || !has_cap ? out.dx : sum_of_quad(own.ds);
+    out.slope_p = shape::SINK || !has_cap ? out.p : sum_of_quad(own.slope_p);
+    if (shape::WAY == PAIR_BY_PAIR) out.any = sum_of_quad(own.any ? 1.0f : 0.0f) != 0;
     return out;
 }
 
@@ -208,12 +214,12 @@ struct correction {
     float delta, factor;
 };
 
-template <bool PLAIN>
+template <typename shape>
 DEVICE correction find_correction(const backward_params &p, const query_row &row, const row_sums &sums)
 {
     const float offset = row.d - row.dlse;
     if (p.external_lse) return {row.d, 0};
-    if (PLAIN || (p.forward.softcap == 0 && p.forward.sink == nullptr))
+    if ((shape::PLAIN && !shape::SINK) || (p.forward.softcap == 0 && p.forward.sink == nullptr))
         return {sums.dx + offset, row.dlse - sums.ds_rounded};
     const float delta = fma_rn(offset, sums.p, sums.dx);
     const float rounding = sums.slope_p > 0 ? div_rn(sums.ds_rounded - sums.ds, sums.slope_p) : 0;
@@ -225,10 +231,12 @@ template <typename shape>
 DEVICE void finish_query_row(const backward_params &p, const sequence &s, const cta_place &place, query_warp<shape> &w,
                              const query_row &known, int m, int half, int32_t row)
 {
-    const row_sums sums = sum_row<shape::PLAIN>(w.rows[m][half]);
+    const row_sums sums = sum_row<shape>(w.rows[m][half], p.forward.softcap > 0);
     const interval keys = keys_of_row(p.forward, s, row);
-    const bool is_empty = shape::PLAIN ? keys.first >= keys.last : !sums.any;
-    correction found = find_correction<shape::PLAIN>(p, known, sums);
+    const bool is_hidden = known.lse.high == -infinity_f32(); /* or some number would not be finite */
+    const bool is_empty = shape::WAY == PAIR_BY_PAIR ? !sums.any
+                                                     : keys.first >= keys.last || (!shape::PLAIN && is_hidden);
+    correction found = find_correction<shape>(p, known, sums);
     if (is_empty && !p.external_lse) found = {0, 0};
     UNROLL for (int n = 0; n < shape::FEATURES / 8; ++n)
         UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) {
@@ -240,7 +248,9 @@ DEVICE void finish_query_row(const backward_params &p, const sequence &s, const 
     const row_terms terms = terms_of(p, s, place.b, place.head);
     terms.delta[row] = found.delta;
     terms.offset[row] = found.delta - known.dlse;
-    if (!shape::PLAIN || is_large(known.lse.high)) return write_row_lse(terms, row, known.lse);
+    row_lse lse = known.lse;
+    if (!shape::PLAIN && is_empty && is_hidden && p.forward.sink == nullptr) lse.high = 0; /* fragments subtract it */
+    if (!shape::PLAIN || shape::SINK || is_large(lse.high)) return write_row_lse(terms, row, lse);
     terms.lse[row] = known.lse.high; /* nobody asks for the rest */
 }
 
@@ -270,7 +280,7 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
     w.ds_k = {}, w.p_k = {};
     const int g = static_cast<int>(lane()) / 4;
     ROLLED for (int r = g; r < shape::WARP_ROWS; r += 8) {
-        const query_row row = load_query_row<shape::PLAIN>(p, s, place.b, place.head, first + r);
+        const query_row row = load_query_row<shape::PLAIN && !shape::SINK>(p, s, place.b, place.head, first + r);
         if (lane() % 4 == 0) known[r] = row;
     }
     sync_warp(FULL_WARP);
@@ -278,6 +288,7 @@ DEVICE void begin_query_warp(query_warp<shape> &w, const backward_params &p, con
         UNROLL for (int half = 0; half < 2; ++half) {
             const query_row &row = known[16 * m + 8 * half + g];
             w.lse[m][half] = row.lse.high, w.offset[m][half] = row.d - row.dlse;
+            if (shape::WAY == BY_FRAGMENTS && row.lse.high == -infinity_f32()) w.lse[m][half] = 0; /* y is -inf, too */
             w.rows[m][half] = {};
         }
     w.known = known;
@@ -406,25 +417,31 @@ DEVICE void end_query_warp(query_warp<shape> &w, const backward_params &p, const
                       place.first_x, p.forward.head_dim);
 }
 
+/* Names the CTA's sequence, head and first query row. Returns whether it has rows. */
+template <typename shape>
+DEVICE bool find_queries(const forward_params &f, cta_place &place, sequence &s, int32_t &first)
+{
+    if (!find_place<shape>(f.batch, f.num_heads_q, place)) return false;
+    const int64_t row = (grid_x() / shape::PARTS - 1 - place.tile) * shape::OWN;
+    s = find_sequence(f, place.b);
+    first = static_cast<int32_t>(row);
+    return row < s.seqlen_q && is_ours(f, s);
+}
+
+/* Finds dq of OWN rows from `tile_row` on, of plain scores or pair by pair. */
 template <typename T, typename shape>
-KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
+DEVICE void find_dq(const backward_params &p, unsigned char *shared, const cta_place &place, const sequence &s,
+                    int32_t tile_row)
 {
     constexpr int DIM = shape::DIM, TILE = shape::TILE, OWN = shape::OWN;
     const forward_params &f = p.forward;
-    DYNAMIC_SHARED(shared, 16);
     uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + OWN * DIM;
     uint16_t *const stages = dout + OWN * DIM; /* k and v, k and v */
     query_row *const known = reinterpret_cast<query_row *>(q + shape::NUMBERS);
     uint32_t *const votes = reinterpret_cast<uint32_t *>(known + OWN), *const large_votes = votes + WARPS;
 
-    cta_place place;
-    if (!find_place<shape>(f.batch, f.num_heads_q, place)) return;
     const int64_t b = place.b, head = place.head, head_kv = head / f.group;
-    const int64_t first = (grid_x() / shape::PARTS - 1 - place.tile) * OWN;
-    const sequence s = find_sequence(f, b);
-    if (first >= s.seqlen_q || !is_ours(f, s)) return;
-    const int32_t tile_row = static_cast<int32_t>(first);
-    const int rows = smaller(s.used_q - first, OWN), warp_row = static_cast<int>(warp()) * shape::WARP_ROWS;
+    const int rows = smaller(s.used_q - tile_row, OWN), warp_row = static_cast<int>(warp()) * shape::WARP_ROWS;
     const interval keys = keys_of_rows(f, s, tile_row, tile_row + rows).some;
     const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
     const lane_offsets lanes = find_lane_offsets<DIM>();
@@ -465,6 +482,302 @@ KERNEL(THREADS, 2) void dq_kernel(const backward_params p)
     }
     float *const staged = reinterpret_cast<float *>(shared) + warp_row * PITCH<shape>;
     end_query_warp<shape>(w, p, s, place, known + warp_row, staged);
+}
+
+template <typename T, typename shape>
+KERNEL(THREADS, 2) void plain_dq_kernel(const backward_params p)
+{
+    DYNAMIC_SHARED(shared, 16);
+    cta_place place;
+    sequence s;
+    int32_t first;
+    if (find_queries<shape>(p.forward, place, s, first)) find_dq<T, shape>(p, shared, place, s, first);
+}
+
+/* ---- dq by fragments --------------------------------------------------------------------------------------------- */
+
+/* Says what a CTA of the dq kernel works on, where masks and biases may lie beside the tiles. */
+template <typename shape>
+struct query_cta {
+    using stages = score_stages<shape::OWN, shape::TILE, 1>;
+    cta_place place;
+    sequence s;
+    int32_t first; /* its first row */
+    int rows;
+    interval keys; /* that some of its rows see */
+    gradient_terms terms;
+    lane_offsets lanes;
+    uint16_t *q, *dout, *tiles; /* tiles: k and v, k and v */
+    query_row *known;
+    uint32_t *votes; /* on what masks show of the tile of either stage; on blocks; others */
+    unsigned char *scores; /* masks and biases of the stages */
+    bool has_stages;
+};
+
+/* Says where masks and biases of a query head are, and in shared memory those of a stage. It is found again for each
+ * tile, since it would take more registers than time. */
+template <typename cta, unsigned SCORES>
+DEVICE typename cta::stages scores_of_head(const cta &c, const forward_params &f, int64_t head, int stage)
+{
+    using stages = typename cta::stages;
+    score_rule rule = {};
+    if ((SCORES & HAS_MASKS) != 0 && f.mask.data != nullptr)
+        rule.mask = reinterpret_cast<const unsigned char *>(scores_of(f.mask, c.place.b, head, 1));
+    if ((SCORES & HAS_BIAS) != 0 && f.bias.data != nullptr)
+        rule.bias = scores_of(f.bias, c.place.b, head, f.bias.dtype == ATTEST_FP32 ? 4 : 2);
+    stages out = find_score_stages<stages>(f, rule, c.scores, c.has_stages);
+    const int of_bias = f.bias.dtype == ATTEST_FP32 ? stages::wide_bias::SIZE : stages::narrow_bias::SIZE;
+    const int of_stage = (out.has_mask ? stages::MASK_BYTES : 0) + (out.has_bias ? of_bias : 0);
+    out.mask += stage * of_stage, out.bias += stage * of_stage;
+    return out;
+}
+
+template <typename shape>
+DEVICE bool has_block_mask(const forward_params &f)
+{
+    return (shape::SCORES & HAS_MASKS) != 0 && f.block_mask.data != nullptr;
+}
+
+/* Returns whether there are masks of bytes, in stages. */
+template <typename shape, typename cta>
+DEVICE bool has_masks(const cta &c, const forward_params &f)
+{
+    return (shape::SCORES & HAS_MASKS) != 0 && c.has_stages && f.mask.data != nullptr;
+}
+
+/* With nothing but what SCORES says in it: what a kernel cannot have costs no registers. */
+template <unsigned SCORES>
+DEVICE gradient_terms find_gradient_terms(const forward_params &f, int64_t b, int64_t head)
+{
+    const score_terms found = find_score_terms<false>(f, b, head);
+    constexpr unsigned NOT_LINEAR = HAS_BIAS | HAS_ALIBI | HAS_CAP;
+    gradient_terms out = {found.rule, found.c, f.bias.data == nullptr && f.alibi_slopes == nullptr && f.softcap == 0};
+    if ((SCORES & NOT_LINEAR) == 0) out.is_linear = true;
+    if ((SCORES & ~NOT_LINEAR) == 0) out.is_linear = false;
+    if ((SCORES & HAS_MASKS) == 0) out.rule.mask = out.rule.block_mask = nullptr;
+    if ((SCORES & HAS_BIAS) == 0) out.rule.bias = nullptr;
+    return out;
+}
+
+template <typename shape>
+DEVICE bool find_query_cta(query_cta<shape> &c, const backward_params &p, unsigned char *shared, bool has_stages)
+{
+    const forward_params &f = p.forward;
+    if (!find_queries<shape>(f, c.place, c.s, c.first)) return false;
+    c.rows = smaller(c.s.used_q - c.first, shape::OWN);
+    c.keys = keys_of_rows(f, c.s, c.first, c.first + c.rows).some;
+    c.terms = find_gradient_terms<shape::SCORES>(f, c.place.b, c.place.head);
+    c.lanes = find_lane_offsets<shape::DIM>();
+    c.q = reinterpret_cast<uint16_t *>(shared), c.dout = c.q + shape::OWN * shape::DIM;
+    c.tiles = c.dout + shape::OWN * shape::DIM;
+    c.known = reinterpret_cast<query_row *>(c.q + shape::NUMBERS);
+    c.votes = reinterpret_cast<uint32_t *>(c.known + shape::OWN);
+    c.scores = shared + shape::SHARED_BYTES, c.has_stages = has_stages;
+    return true;
+}
+
+/* Loads the keys from `key` on, and what masks and biases say of them. */
+template <typename shape>
+DEVICE void load_keys(const query_cta<shape> &c, const backward_params &p, int stage, int32_t key)
+{
+    constexpr int DIM = shape::DIM, TILE = shape::TILE;
+    const forward_params &f = p.forward;
+    const int64_t head_kv = c.place.head / f.group;
+    const int count = c.keys.last - key;
+    uint16_t *const k = c.tiles + stage * 2 * TILE * DIM;
+    load_tile<TILE, DIM, THREADS>(k, f.k, c.place.b, c.s.first_k + key, count, head_kv, f.head_dim);
+    load_tile<TILE, DIM, THREADS>(k + TILE * DIM, f.v, c.place.b, c.s.first_k + key, count, head_kv, f.head_dim_v);
+    const auto to = scores_of_head<query_cta<shape>, shape::SCORES>(c, f, c.place.head, stage);
+    load_masks<THREADS>(to, 0, c.first, c.rows, key, count);
+    load_biases<THREADS>(to, f.bias.dtype, c.first, c.rows, key, count);
+}
+
+/* Joins a bit of each warp; `words` has one for each. There is a barrier in between. */
+DEVICE uint32_t join_votes(const uint32_t *words)
+{
+    uint32_t out = 0;
+    for (int n = 0; n < WARPS; ++n) out |= words[n];
+    return out;
+}
+
+DEVICE void vote(uint32_t *words, bool asks)
+{
+    const bool of_warp = ballot(FULL_WARP, asks) != 0;
+    if (lane() == 0) words[warp()] = of_warp;
+}
+
+/* Names a tile of the other side: whether the warp's rows see some of it, as far as the block mask says, and whether a
+ * block cuts it. */
+struct other_tile {
+    int32_t first;
+    bool is_seen, is_blocked;
+};
+
+/* Returns the next tile of keys from `key` on that the block mask shows to a row. `known` is what is known of it. */
+template <typename shape>
+DEVICE other_tile next_keys(const query_cta<shape> &c, const forward_params &f, seen_tiles &known, int32_t key)
+{
+    constexpr int TILE = shape::TILE;
+    const bool has_blocks = has_block_mask<shape>(f);
+    for (; has_blocks && key < c.keys.last; key += TILE) {
+        const int32_t tile = key / TILE, warp_row = static_cast<int>(warp()) * shape::WARP_ROWS;
+        if (tile - known.first >= 32) {
+            uint32_t *const words = c.votes + 2 * WARPS;
+            known = look_at_blocks<TILE>(f, c.terms.rule, c.first + warp_row,
+                                         smaller(c.rows - warp_row, shape::WARP_ROWS), tile, c.keys.last);
+            sync_threads(); /* the words before are read */
+            if (lane() == 0) words[warp()] = known.some;
+            sync_threads();
+            known.some_of_cta = join_votes(words);
+        }
+        const int bit = tile - known.first;
+        const bool is_seen = (known.some >> bit & 1) != 0, is_blocked = (known.all >> bit & 1) == 0;
+        if ((known.some_of_cta >> bit & 1) != 0) return {key, is_seen, is_blocked};
+    }
+    return {key, true, false};
+}
+
+/* Takes the tile of keys from `key` on. */
+template <typename T, typename shape>
+DEVICE void take_key_fragments(query_warp<shape> &w, const query_cta<shape> &c, const forward_params &f, int stage,
+                               const other_tile &tile)
+{
+    constexpr int TILE = shape::TILE;
+    if (!tile.is_seen || !touches(w.keys.some, tile.first, TILE)) return;
+    const auto scores = scores_of_head<query_cta<shape>, shape::SCORES>(c, f, c.place.head, stage);
+    const fragment_cut cut = {!contains(w.keys.all, tile.first, TILE), tile.is_blocked};
+    const uint16_t *const k = c.tiles + stage * 2 * TILE * shape::DIM;
+    const bool has_cap = (shape::SCORES & HAS_CAP) != 0 && f.softcap > 0, has_p = has_cap || f.sink != nullptr;
+    products<shape> p, ds; /* hold s and dp at first */
+    multiply_rows<T, shape>(p, ds, w.q, w.dout, k, k + TILE * shape::DIM, c.lanes);
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int j = 0; j < shape::STEP / 16; ++j) {
+            const int32_t row = w.first + 16 * m;
+            const chunk_place at = {row, tile.first + 16 * j, row - c.first, 16 * j};
+            gradient_chunk chunk = chunk_of<shape>(p, ds, m, j);
+            find_exponents<false, shape::SCORES>(chunk, scores, f, c.s, c.terms, at, cut,
+                                                 [&](int, int e) { return w.lse[m][e / 2]; });
+            find_weights<false, shape::SCORES>(chunk, f, c.terms, at, [&](int, int e) { return w.offset[m][e / 2]; });
+            for_pairs([&](int n, int e) { w.rows[m][e / 2].dx += chunk.dx[n][e]; });
+            if (has_p) for_pairs([&](int n, int e) { w.rows[m][e / 2].p += chunk.weight[n][e]; });
+            if (has_cap)
+                for_pairs([&](int n, int e) {
+                    chunk.dx[n][e] *= chunk.slope[n][e], chunk.weight[n][e] *= chunk.slope[n][e];
+                    w.rows[m][e / 2].ds += chunk.dx[n][e], w.rows[m][e / 2].slope_p += chunk.weight[n][e];
+                });
+            put_chunk<shape>(p, ds, m, j, chunk.weight, chunk.dx);
+        }
+    weights<shape> w_p, w_ds;
+    round_weights<T, shape>(w_p, p);
+    round_weights<T, shape>(w_ds, ds);
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m) add_rounded<T>(w.rows[m], w_ds.a[m]);
+    add_products<T, true, shape>(w.ds_k, w.p_k, w_ds, w_p, k + c.place.first_x, c.lanes);
+}
+
+/* Each thread looks at the masks that it has loaded itself, once they are there. */
+template <typename shape, typename cta>
+DEVICE void vote_on_masks(const cta &c, const forward_params &f, int64_t head, int stage)
+{
+    const auto scores = scores_of_head<cta, shape::SCORES>(c, f, head, stage);
+    vote(c.votes + stage * WARPS, has_own_visible<THREADS>(scores, 0));
+}
+
+/* Walks over the keys, from a first tile on that is loaded. */
+template <typename T, typename shape>
+DEVICE void walk_keys(query_warp<shape> &w, const query_cta<shape> &c, const backward_params &p, other_tile tile,
+                      seen_tiles &known)
+{
+    const forward_params &f = p.forward;
+    for (int stage = 0; tile.first < c.keys.last; stage ^= 1) {
+        const other_tile next = next_keys<shape>(c, f, known, tile.first + shape::TILE);
+        if (next.first < c.keys.last) load_keys<shape>(c, p, stage ^ 1, next.first);
+        if (!has_masks<shape>(c, f) || join_votes(c.votes + stage * WARPS) != 0)
+            take_key_fragments<T, shape>(w, c, f, stage, tile);
+        tile = next;
+        cp_async_wait_all();
+        if (has_masks<shape>(c, f) && tile.first < c.keys.last) vote_on_masks<shape>(c, f, c.place.head, stage ^ 1);
+        sync_threads(); /* the other stage is complete, this one is free */
+    }
+}
+
+/* Returns whether a sum of the lane's rows that are in use is no finite number. */
+template <typename shape>
+DEVICE bool has_infinite(const query_warp<shape> &w, int32_t used)
+{
+    bool out = false;
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            float zero = w.rows[m][half].dx * 0;
+            UNROLL for (int n = 0; n < shape::FEATURES / 8; ++n)
+                UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
+                    zero = fma_rn(w.ds_k.at[m][n][e], 0, fma_rn(w.p_k.at[m][n][e], 0, zero));
+            out |= zero != 0 && w.first + 16 * m + 8 * half + static_cast<int>(lane()) / 4 < used;
+        }
+    return out;
+}
+
+/* Finds dq of the CTA's rows pair by pair. All kernels of a width share it. */
+template <typename T, int DIM>
+DEVICE_CALLED void find_dq_exactly(const backward_params &p, unsigned char *shared)
+{
+    using shape = backward_shape<DIM, BY_FRAGMENTS, false>;
+    using exact = backward_shape<DIM, PAIR_BY_PAIR, false>;
+    static_assert(exact::SHARED_BYTES <= shape::SHARED_BYTES, "it has the room that fragments had");
+    cta_place place;
+    sequence s;
+    int32_t first;
+    if (!find_queries<shape>(p.forward, place, s, first)) return;
+    ROLLED for (int32_t row = first; row < first + shape::OWN && row < s.seqlen_q; row += exact::OWN) {
+        sync_threads(); /* shared memory is free */
+        find_dq<T, exact>(p, shared, place, s, row);
+    }
+}
+
+/* Returns whether a row of the warp is not for fragments: whether its lse is large, or does not say that delta, which
+ * was given, is of no key. */
+template <typename shape>
+DEVICE bool has_special_row(const query_warp<shape> &w, const backward_params &p)
+{
+    const float lse = w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse.high;
+    return is_large(lse) || (lse == -infinity_f32() && p.delta.data != nullptr);
+}
+
+/* Takes fragments first, then pairs, where a number is not finite or fragments cannot be right. */
+template <typename T, typename shape>
+KERNEL(THREADS, 2) void dq_kernel(GRID_CONSTANT const backward_params p, bool has_stages)
+{
+    DYNAMIC_SHARED(shared, 16);
+    const forward_params &f = p.forward;
+    query_cta<shape> c;
+    if (!find_query_cta<shape>(c, p, shared, has_stages)) return;
+    const int warp_row = static_cast<int>(warp()) * shape::WARP_ROWS;
+    seen_tiles known = {-32, 0, 0, 0};
+    const other_tile first = next_keys<shape>(c, f, known, c.keys.first / shape::TILE * shape::TILE);
+    if (first.first < c.keys.last) {
+        load_tile<shape::OWN, shape::DIM, THREADS>(c.q, f.q, c.place.b, c.s.first_q + c.first, c.rows, c.place.head,
+                                                   f.head_dim);
+        load_tile<shape::OWN, shape::DIM, THREADS>(c.dout, p.dout, c.place.b, c.s.first_q + c.first, c.rows,
+                                                   c.place.head, f.head_dim_v);
+        load_keys<shape>(c, p, 0, first.first);
+    }
+    query_warp<shape> w;
+    w.q.rows = c.q + warp_row * shape::DIM, w.dout.rows = c.dout + warp_row * shape::DIM;
+    begin_query_warp<shape>(w, p, c.s, c.place, c.first + warp_row, c.known + warp_row);
+    cp_async_wait_all();
+    if (has_masks<shape>(c, f) && first.first < c.keys.last) vote_on_masks<shape>(c, f, c.place.head, 0);
+    vote(c.votes + 3 * WARPS, has_special_row<shape>(w, p));
+    sync_threads(); /* the votes are there; q, dout and the first stage are complete */
+    bool is_exact = join_votes(c.votes + 3 * WARPS) != 0 ||
+                    !fits_fragments(f, c.s, c.first, c.rows, c.keys, has_stages);
+    if (!is_exact) {
+        walk_keys<T, shape>(w, c, p, first, known);
+        vote(c.votes, has_infinite<shape>(w, c.s.used_q));
+        sync_threads();
+        is_exact = join_votes(c.votes) != 0;
+    }
+    if (is_exact) return find_dq_exactly<T, shape::DIM>(p, shared);
+    float *const staged = reinterpret_cast<float *>(shared) + warp_row * PITCH<shape>;
+    end_query_warp<shape>(w, p, c.s, c.place, c.known + warp_row, staged);
 }
 
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
@@ -573,6 +886,7 @@ DEVICE void take_queries(key_warp<shape> &w, const forward_params &f, const sequ
 /* Names a tile of query rows of one head of the group; head == group means that there are no more. */
 struct query_tile {
     int32_t head, row;
+    bool is_seen, is_blocked; /* as in other_tile */
 };
 
 /* Returns the first tile from `at` on that the masks do not hide from all of `keys` keys. */
@@ -581,7 +895,7 @@ DEVICE query_tile next_queries(const forward_params &p, const sequence &s, const
                                int32_t key, int keys, query_tile at, uint32_t *votes)
 {
     for (;; at.row += shape::TILE) {
-        if (at.row >= rows.last) at = {at.head + 1, rows.first / shape::TILE * shape::TILE};
+        if (at.row >= rows.last) at = {at.head + 1, rows.first / shape::TILE * shape::TILE, true, false};
         if (shape::PLAIN || at.head >= p.group || (p.mask.data == nullptr && p.block_mask.data == nullptr)) return at;
         const score_rule rule = find_score_rule(p, place.b, place.head * p.group + at.head);
         const int count = smaller(rows.last - at.row, shape::TILE);
@@ -636,24 +950,31 @@ DEVICE void load_low_parts(float *low, const float *lse, const row_terms &terms,
     if (n < TILE) low[n] = is_large(lse[n]) ? terms.lse_low[row + n] : 0;
 }
 
+/* Names the CTA's sequence, KV head and first key. Returns whether it has keys. */
+template <typename shape>
+DEVICE bool find_keys(const forward_params &f, cta_place &place, sequence &s, int32_t &first)
+{
+    if (!find_place<shape>(f.batch, f.num_heads_q / f.group, place)) return false;
+    const int64_t key = place.tile * shape::OWN;
+    s = find_sequence(f, place.b);
+    first = static_cast<int32_t>(key);
+    return key < s.seqlen_k && is_ours(f, s);
+}
+
+/* Finds dk and dv of OWN keys from `tile_key` on, of plain scores or pair by pair. */
 template <typename T, typename shape>
-KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
+DEVICE void find_dkv(const backward_params &p, unsigned char *shared, const cta_place &place, const sequence &s,
+                     int32_t tile_key)
 {
     constexpr int DIM = shape::DIM, TILE = shape::TILE, OWN = shape::OWN;
     const forward_params &f = p.forward;
-    DYNAMIC_SHARED(shared, 16);
+    const int64_t b = place.b;
     uint16_t *const k = reinterpret_cast<uint16_t *>(shared), *const v = k + OWN * DIM;
     uint16_t *const stages = v + OWN * DIM; /* q and dout, q and dout */
     float *const stage_terms = reinterpret_cast<float *>(k + shape::NUMBERS);
     uint32_t *const votes = reinterpret_cast<uint32_t *>(stage_terms + 2 * shape::STAGE_TERMS);
 
-    cta_place place;
-    if (!find_place<shape>(f.batch, f.num_heads_q / f.group, place)) return;
-    const int64_t b = place.b, first = place.tile * OWN;
-    const sequence s = find_sequence(f, b);
-    if (first >= s.seqlen_k || !is_ours(f, s)) return;
-    const int32_t tile_key = static_cast<int32_t>(first);
-    const int keys = smaller(s.used_k - first, OWN), warp_key = static_cast<int>(warp()) * shape::WARP_ROWS;
+    const int keys = smaller(s.used_k - tile_key, OWN), warp_key = static_cast<int>(warp()) * shape::WARP_ROWS;
     const interval rows = rows_of_keys(f, s, tile_key, tile_key + keys);
     const lane_offsets lanes = find_lane_offsets<DIM>();
 
@@ -670,9 +991,10 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
         if (!shape::PLAIN && n < 2 * TILE)
             cp_async_4(to + 2 * TILE, (n < TILE ? from.lse_low : from.reference) + row, r < count);
     };
-    query_tile at = {f.group, 0};
+    query_tile at = {f.group, 0, true, false};
     if (rows.first < rows.last)
-        at = next_queries<shape>(f, s, place, rows, tile_key, keys, {0, rows.first / TILE * TILE}, votes);
+        at = next_queries<shape>(f, s, place, rows, tile_key, keys, {0, rows.first / TILE * TILE, true, false},
+                                 votes);
     if (at.head < f.group) {
         load_tile<OWN, DIM, THREADS>(k, f.k, b, s.first_k + tile_key, keys, place.head, f.head_dim);
         load_tile<OWN, DIM, THREADS>(v, f.v, b, s.first_k + tile_key, keys, place.head, f.head_dim_v);
@@ -683,7 +1005,8 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     begin_key_warp<shape>(w, f, s, tile_key + warp_key);
     if (shape::RESIDENT && at.head < f.group) make_resident(w, lanes);
     for (int stage = 0; at.head < f.group; stage ^= 1) {
-        const query_tile next = next_queries<shape>(f, s, place, rows, tile_key, keys, {at.head, at.row + TILE}, votes);
+        const query_tile next = next_queries<shape>(f, s, place, rows, tile_key, keys,
+                                                    {at.head, at.row + TILE, true, false}, votes);
         cp_async_wait_all();
         sync_threads(); /* this stage is complete, the other one is free */
         if (next.head < f.group) load(stage ^ 1, next);
@@ -706,6 +1029,236 @@ KERNEL(THREADS, 2) void dkv_kernel(const backward_params p)
     end_key_warp<shape>(w, p, s, place, reinterpret_cast<float *>(shared) + warp_key * PITCH<shape>);
 }
 
+template <typename T, typename shape>
+KERNEL(THREADS, 2) void plain_dkv_kernel(const backward_params p)
+{
+    DYNAMIC_SHARED(shared, 16);
+    cta_place place;
+    sequence s;
+    int32_t first;
+    if (find_keys<shape>(p.forward, place, s, first)) find_dkv<T, shape>(p, shared, place, s, first);
+}
+
+/* ---- dk, dv by fragments ----------------------------------------------------------------------------------------- */
+
+/* Says what a CTA of the kernel for dk and dv works on, where masks and biases may lie beside the tiles. */
+template <typename shape>
+struct key_cta {
+    using stages = score_stages<shape::TILE, shape::OWN, 1>;
+    cta_place place; /* of the KV head */
+    sequence s;
+    int32_t first; /* its first key */
+    int keys;
+    interval rows; /* that some of its keys are seen by */
+    lane_offsets lanes;
+    uint16_t *k, *v, *tiles; /* tiles: q and dout, q and dout */
+    float *terms;            /* of rows, for each stage: lse, offset, reference */
+    uint32_t *votes;
+    unsigned char *scores; /* masks and biases of the stages */
+    bool has_stages;
+};
+
+template <typename shape>
+DEVICE bool find_key_cta(key_cta<shape> &c, const backward_params &p, unsigned char *shared, bool has_stages)
+{
+    const forward_params &f = p.forward;
+    if (!find_keys<shape>(f, c.place, c.s, c.first)) return false;
+    c.keys = smaller(c.s.used_k - c.first, shape::OWN);
+    c.rows = rows_of_keys(f, c.s, c.first, c.first + c.keys);
+    c.lanes = find_lane_offsets<shape::DIM>();
+    c.k = reinterpret_cast<uint16_t *>(shared), c.v = c.k + shape::OWN * shape::DIM;
+    c.tiles = c.v + shape::OWN * shape::DIM;
+    c.terms = reinterpret_cast<float *>(c.k + shape::NUMBERS);
+    c.votes = reinterpret_cast<uint32_t *>(c.terms + 2 * shape::STAGE_TERMS);
+    c.scores = shared + shape::SHARED_BYTES, c.has_stages = has_stages;
+    return true;
+}
+
+/* Loads a tile of query rows and their terms, and what masks and biases say of them. */
+template <typename shape>
+DEVICE void load_queries(const key_cta<shape> &c, const backward_params &p, int stage, query_tile at)
+{
+    constexpr int DIM = shape::DIM, TILE = shape::TILE;
+    const forward_params &f = p.forward;
+    const int64_t head = c.place.head * f.group + at.head, b = c.place.b;
+    const int count = smaller(c.rows.last - at.row, TILE), n = static_cast<int>(thread_x()), r = n % TILE;
+    uint16_t *const q = c.tiles + stage * 2 * TILE * DIM;
+    load_tile<TILE, DIM, THREADS>(q, f.q, b, c.s.first_q + at.row, count, head, f.head_dim);
+    load_tile<TILE, DIM, THREADS>(q + TILE * DIM, p.dout, b, c.s.first_q + at.row, count, head, f.head_dim_v);
+    const row_terms from = terms_of(p, c.s, b, head);
+    if (n < 3 * TILE)
+        cp_async_4(&c.terms[stage * shape::STAGE_TERMS + n],
+                   (n < TILE ? from.lse : n < 2 * TILE ? from.offset : from.reference) + (r < count ? at.row + r : 0),
+                   r < count);
+    const auto to = scores_of_head<key_cta<shape>, shape::SCORES>(c, f, head, stage);
+    load_masks<THREADS>(to, 0, at.row, count, c.first, c.keys);
+    load_biases<THREADS>(to, f.bias.dtype, at.row, count, c.first, c.keys);
+}
+
+/* Returns the first tile from `at` on that the block mask shows a key of. `known` is what is known of the head's. */
+template <typename shape>
+DEVICE query_tile next_queries(const key_cta<shape> &c, const forward_params &f, seen_tiles &known, query_tile at)
+{
+    constexpr int TILE = shape::TILE;
+    for (;; at.row += TILE) {
+        if (at.row >= c.rows.last)
+            at = {at.head + 1, c.rows.first / TILE * TILE, true, false}, known.first = -32;
+        at.is_seen = true, at.is_blocked = false;
+        if (at.head >= f.group || !has_block_mask<shape>(f)) return at;
+        const int32_t tile = at.row / TILE, warp_key = static_cast<int>(warp()) * shape::WARP_ROWS;
+        if (known.first < 0 || tile - known.first >= 32) {
+            const int64_t head = c.place.head * f.group + at.head;
+            uint32_t *const words = c.votes + 2 * WARPS;
+            known = look_at_blocks_of_keys<TILE>(f, scores_of(f.block_mask, c.place.b, head, 1), c.first + warp_key,
+                                                 smaller(c.keys - warp_key, shape::WARP_ROWS), tile, c.rows.last);
+            sync_threads(); /* the words before are read */
+            if (lane() == 0) words[warp()] = known.some;
+            sync_threads();
+            known.some_of_cta = join_votes(words);
+        }
+        const int bit = tile - known.first;
+        at.is_seen = (known.some >> bit & 1) != 0, at.is_blocked = (known.all >> bit & 1) == 0;
+        if ((known.some_of_cta >> bit & 1) != 0) return at;
+    }
+}
+
+/* Takes a tile of query rows. */
+template <typename T, typename shape>
+DEVICE void take_query_fragments(key_warp<shape> &w, const key_cta<shape> &c, const forward_params &f,
+                                 const gradient_terms &terms, int stage, const query_tile &tile)
+{
+    constexpr int TILE = shape::TILE;
+    if (!tile.is_seen || !touches(w.some, tile.row, TILE)) return;
+    const auto scores = scores_of_head<key_cta<shape>, shape::SCORES>(c, f, c.place.head * f.group + tile.head, stage);
+    const fragment_cut cut = {!contains(w.all, tile.row, TILE), tile.is_blocked};
+    const uint16_t *const q = c.tiles + stage * 2 * TILE * shape::DIM, *const dout = q + TILE * shape::DIM;
+    const float *const lse = c.terms + stage * shape::STAGE_TERMS + lane_row<true>(), *const offset = lse + TILE;
+    products<shape> p, ds; /* hold s and dp at first */
+    multiply_rows<T, shape>(p, ds, w.k, w.v, q, dout, c.lanes);
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int j = 0; j < shape::STEP / 16; ++j) {
+            const int32_t key = w.first + 16 * m;
+            const chunk_place at = {tile.row + 16 * j, key, 16 * j, key - c.first};
+            gradient_chunk chunk = chunk_of<shape>(p, ds, m, j);
+            find_exponents<true, shape::SCORES>(chunk, scores, f, c.s, terms, at, cut,
+                                                [&](int n, int e) { return lse[16 * j + row_step<true>(n, e)]; });
+            find_weights<true, shape::SCORES>(chunk, f, terms, at,
+                                              [&](int n, int e) { return offset[16 * j + row_step<true>(n, e)]; });
+            if ((shape::SCORES & HAS_CAP) != 0 && f.softcap > 0)
+                for_pairs([&](int n, int e) { chunk.dx[n][e] *= chunk.slope[n][e]; });
+            put_chunk<shape>(p, ds, m, j, chunk.kept, chunk.dx);
+        }
+    weights<shape> w_p, w_ds;
+    round_weights<T, shape>(w_p, p);
+    round_weights<T, shape>(w_ds, ds);
+    add_products<T, false, shape>(w.dv, w.dv, w_p, w_p, dout + c.place.first_x, c.lanes);
+    add_products<T, false, shape>(w.dk, w.dk, w_ds, w_ds, q + c.place.first_x, c.lanes);
+}
+
+/* Returns whether one of ROWS rows is not for fragments: has a large lse, or a reference that its biases lack. */
+template <int ROWS>
+DEVICE bool has_special_row(const float *terms)
+{
+    const int r = static_cast<int>(lane()) % ROWS;
+    return ballot(FULL_WARP, is_large(terms[r]) || terms[2 * ROWS + r] != 0) != 0;
+}
+
+/* Walks over the query rows of the group. Returns whether all of them are for fragments. */
+template <typename T, typename shape>
+DEVICE bool walk_queries(key_warp<shape> &w, const key_cta<shape> &c, const backward_params &p, query_tile at,
+                         seen_tiles &known)
+{
+    const forward_params &f = p.forward;
+    const bool has_mask = has_masks<shape>(c, f);
+    gradient_terms terms;
+    int32_t head_of_terms = -1;
+    for (int stage = 0; at.head < f.group; stage ^= 1) {
+        query_tile next = at;
+        next.row += shape::TILE;
+        next = next_queries<shape>(c, f, known, next);
+        cp_async_wait_all();
+        const int64_t head = c.place.head * f.group + at.head;
+        if (has_mask) vote_on_masks<shape>(c, f, head, stage);
+        sync_threads(); /* this stage is complete, the other one is free */
+        if (next.head < f.group) load_queries<shape>(c, p, stage ^ 1, next);
+        if (has_special_row<shape::TILE>(c.terms + stage * shape::STAGE_TERMS)) return false; /* in every warp */
+        if (at.head != head_of_terms) terms = find_gradient_terms<shape::SCORES>(f, c.place.b, head);
+        head_of_terms = at.head;
+        if (!has_mask || join_votes(c.votes + stage * WARPS) != 0)
+            take_query_fragments<T, shape>(w, c, f, terms, stage, at);
+        at = next;
+    }
+    return true;
+}
+
+/* Returns whether a sum of the lane's keys that are in use is no finite number. */
+template <typename shape>
+DEVICE bool has_infinite(const key_warp<shape> &w, int32_t used)
+{
+    bool out = false;
+    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            float zero = 0;
+            UNROLL for (int n = 0; n < shape::FEATURES / 8; ++n)
+                UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
+                    zero = fma_rn(w.dk.at[m][n][e], 0, fma_rn(w.dv.at[m][n][e], 0, zero));
+            out |= zero != 0 && w.first + 16 * m + 8 * half + static_cast<int>(lane()) / 4 < used;
+        }
+    return out;
+}
+
+/* Finds dk and dv of the CTA's keys pair by pair. */
+template <typename T, int DIM>
+DEVICE_CALLED void find_dkv_exactly(const backward_params &p, unsigned char *shared)
+{
+    using shape = backward_shape<DIM, BY_FRAGMENTS, true>;
+    using exact = backward_shape<DIM, PAIR_BY_PAIR, true>;
+    static_assert(exact::SHARED_BYTES <= shape::SHARED_BYTES, "it has the room that fragments had");
+    cta_place place;
+    sequence s;
+    int32_t first;
+    if (!find_keys<shape>(p.forward, place, s, first)) return;
+    ROLLED for (int32_t key = first; key < first + shape::OWN && key < s.seqlen_k; key += exact::OWN) {
+        sync_threads(); /* shared memory is free */
+        find_dkv<T, exact>(p, shared, place, s, key);
+    }
+}
+
+/* Takes fragments first, as dq_kernel does. */
+template <typename T, typename shape>
+KERNEL(THREADS, 2) void dkv_kernel(GRID_CONSTANT const backward_params p, bool has_stages)
+{
+    DYNAMIC_SHARED(shared, 16);
+    const forward_params &f = p.forward;
+    key_cta<shape> c;
+    if (!find_key_cta<shape>(c, p, shared, has_stages)) return;
+    const int warp_key = static_cast<int>(warp()) * shape::WARP_ROWS;
+    const int32_t last_row = c.rows.last > c.rows.first ? c.rows.last : c.rows.first;
+    if (!fits_fragments(f, c.s, c.rows.first, last_row - c.rows.first, {c.first, c.first + c.keys}, has_stages))
+        return find_dkv_exactly<T, shape::DIM>(p, shared);
+    seen_tiles known = {-32, 0, 0, 0};
+    query_tile at = {f.group, 0, false, false};
+    if (c.rows.first < c.rows.last)
+        at = next_queries<shape>(c, f, known, {0, c.rows.first / shape::TILE * shape::TILE, true, false});
+    if (at.head < f.group) {
+        load_tile<shape::OWN, shape::DIM, THREADS>(c.k, f.k, c.place.b, c.s.first_k + c.first, c.keys, c.place.head,
+                                                   f.head_dim);
+        load_tile<shape::OWN, shape::DIM, THREADS>(c.v, f.v, c.place.b, c.s.first_k + c.first, c.keys, c.place.head,
+                                                   f.head_dim_v);
+        load_queries<shape>(c, p, 0, at);
+    }
+    key_warp<shape> w;
+    w.k.rows = c.k + warp_key * shape::DIM, w.v.rows = c.v + warp_key * shape::DIM;
+    begin_key_warp<shape>(w, f, c.s, c.first + warp_key);
+    const bool is_asked = !walk_queries<T, shape>(w, c, p, at, known) || has_infinite<shape>(w, c.s.used_k);
+    cp_async_wait_all();
+    sync_threads(); /* the tiles and the votes before are free */
+    vote(c.votes, is_asked);
+    sync_threads();
+    if (join_votes(c.votes) != 0) return find_dkv_exactly<T, shape::DIM>(p, shared);
+    end_key_warp<shape>(w, p, c.s, c.place, reinterpret_cast<float *>(shared) + warp_key * PITCH<shape>);
+}
+
 /* ---- launch ------------------------------------------------------------------------------------------------------ */
 
 template <typename shape>
@@ -717,36 +1270,73 @@ launch_shape shape_of(int64_t rows, int64_t heads)
             {THREADS, 1, 1}, {1, 1, 1}, shape::SHARED_BYTES, THREADS, 2};
 }
 
-template <typename T, int DIM, bool PLAIN>
-int launch(const backward_params &p, void *stream)
+/* Launches both kernels by fragments, with room for masks and biases where there is so much. */
+template <typename T, int DIM, unsigned SCORES>
+int launch_fragments(const backward_params &p, void *stream)
 {
-    using by_query = backward_shape<DIM, PLAIN, false>;
-    using by_key = backward_shape<DIM, PLAIN, true>;
+    using by_query = backward_shape<DIM, BY_FRAGMENTS, false, false, SCORES>;
+    using by_key = backward_shape<DIM, BY_FRAGMENTS, true, false, SCORES>;
     const forward_params &f = p.forward;
-    const int64_t heads_kv = f.num_heads_q / f.group;
+    const size_t most = launch_max_shared(stream);
+    const size_t of_queries = 2 * bytes_of_stages<typename query_cta<by_query>::stages>(f, 0, stream);
+    const size_t of_keys = 2 * bytes_of_stages<typename key_cta<by_key>::stages>(f, 0, stream);
+    launch_shape queries = shape_of<by_query>(f.seqlen_q, f.batch * f.num_heads_q);
+    launch_shape keys = shape_of<by_key>(f.seqlen_k, f.batch * f.num_heads_q / f.group);
+    const bool fit_queries = queries.dynamic_shared + of_queries <= most;
+    const bool fit_keys = keys.dynamic_shared + of_keys <= most;
+    if (fit_queries) queries.dynamic_shared += of_queries;
+    if (fit_keys) keys.dynamic_shared += of_keys;
     int code = 0;
-    if (f.seqlen_q > 0)
-        code = LAUNCH((dq_kernel<T, by_query>), shape_of<by_query>(f.seqlen_q, f.batch * f.num_heads_q), stream, p);
-    if (code == 0 && f.seqlen_k > 0)
-        code = LAUNCH((dkv_kernel<T, by_key>), shape_of<by_key>(f.seqlen_k, f.batch * heads_kv), stream, p);
+    if (f.seqlen_q > 0) code = LAUNCH((dq_kernel<T, by_query>), queries, stream, p, fit_queries);
+    if (code == 0 && f.seqlen_k > 0) code = LAUNCH((dkv_kernel<T, by_key>), keys, stream, p, fit_keys);
     return code;
 }
 
-template <typename T, bool PLAIN>
-int launch_width(const backward_params &p, void *stream)
+template <typename T, int DIM, bool SINK>
+int launch_plain(const backward_params &p, void *stream)
 {
-    const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
-    if (widest <= 64) return launch<T, 64, PLAIN>(p, stream);
-    if (widest <= 128) return launch<T, 128, PLAIN>(p, stream);
-    return launch<T, 256, PLAIN>(p, stream);
+    using by_query = backward_shape<DIM, PLAIN_SCORES, false, SINK>;
+    using by_key = backward_shape<DIM, PLAIN_SCORES, true>;
+    const forward_params &f = p.forward;
+    const launch_shape queries = shape_of<by_query>(f.seqlen_q, f.batch * f.num_heads_q);
+    const launch_shape keys = shape_of<by_key>(f.seqlen_k, f.batch * f.num_heads_q / f.group);
+    int code = 0;
+    if (f.seqlen_q > 0) code = LAUNCH((plain_dq_kernel<T, by_query>), queries, stream, p);
+    if (code == 0 && f.seqlen_k > 0) code = LAUNCH((plain_dkv_kernel<T, by_key>), keys, stream, p);
+    return code;
+}
+
+/* What has one feature alone has a kernel of its own, for heads of up to 128 features. */
+template <typename T, int DIM>
+int launch_features(const backward_params &p, void *stream)
+{
+    const unsigned features = features_of(p.forward);
+    if constexpr (DIM <= 128) {
+        if ((features & ~(HAS_MASKS | HAS_BIAS)) == 0)
+            return launch_fragments<T, DIM, HAS_MASKS | HAS_BIAS>(p, stream);
+        if (features == HAS_ALIBI) return launch_fragments<T, DIM, HAS_ALIBI>(p, stream);
+        if (features == HAS_CAP) return launch_fragments<T, DIM, HAS_CAP>(p, stream);
+        if (features == HAS_DROPOUT) return launch_fragments<T, DIM, HAS_DROPOUT>(p, stream);
+    }
+    return launch_fragments<T, DIM, EVERY_FEATURE>(p, stream);
 }
 
 /* Where there is a sink, p does not sum to one. */
-template <typename T>
-int launch_scores(const backward_params &p, void *stream)
+template <typename T, int DIM>
+int launch(const backward_params &p, void *stream)
 {
-    if (has_plain_scores(p.forward) && p.forward.sink == nullptr) return launch_width<T, true>(p, stream);
-    return launch_width<T, false>(p, stream);
+    if (!has_plain_scores(p.forward)) return launch_features<T, DIM>(p, stream);
+    if (p.forward.sink == nullptr) return launch_plain<T, DIM, false>(p, stream);
+    return launch_plain<T, DIM, true>(p, stream);
+}
+
+template <typename T>
+int launch_width(const backward_params &p, void *stream)
+{
+    const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
+    if (widest <= 64) return launch<T, 64>(p, stream);
+    if (widest <= 128) return launch<T, 128>(p, stream);
+    return launch<T, 256>(p, stream);
 }
 
 } // namespace
@@ -755,7 +1345,7 @@ extern "C" int KERNEL_SYMBOL(backward_sm80)(const struct backward_params *p, voi
 {
     int code = 0;
     if (p->forward.batch > 0)
-        code = p->forward.q.dtype == ATTEST_FP16 ? launch_scores<f16>(*p, stream) : launch_scores<bf16>(*p, stream);
+        code = p->forward.q.dtype == ATTEST_FP16 ? launch_width<f16>(*p, stream) : launch_width<bf16>(*p, stream);
     if (code == 0) code = KERNEL_SYMBOL(dbias)(p, stream);
     if (code == 0) code = KERNEL_SYMBOL(dsink)(p, stream);
     return code;

@@ -14,25 +14,34 @@
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
 
-/* KEYS says that a kernel owns keys. A lane of a warp with 16 rows needs 2 FEATURES / 8 x 4 sums, 2 DIM / 16 x 4 pairs
- * of its rows where they are RESIDENT in registers, and 2 STEP / 8 x 4 numbers of s and dp. With 32 rows it needs twice
- * that, and shared memory is read half as often. At 256 features a CTA owns half of each result. */
-template <int DIMENSIONS, bool IS_PLAIN, bool IS_BY_KEY>
+/* How a kernel of long/backward_sm80.cu takes scores: plain ones, those that may be anything by fragments in registers
+ * (shared/gradient_stage.h), or pair by pair, where fragments may be wrong. */
+enum backward_way { PLAIN_SCORES, BY_FRAGMENTS, PAIR_BY_PAIR };
+
+/* KEYS says that a kernel owns keys, SINK that p does not sum to one. A lane of a warp with 16 rows needs 2 FEATURES /
+ * 8 x 4 sums, 2 DIM / 16 x 4 pairs of its rows where they are RESIDENT in registers, and 2 STEP / 8 x 4 numbers of s
+ * and dp. With 32 rows it needs twice that, and shared memory is read half as often. At 256 features a CTA owns half of
+ * each result. */
+template <int DIMENSIONS, backward_way HOW, bool IS_BY_KEY, bool HAS_SINK = false, unsigned HAS = 0>
 struct backward_shape {
     static constexpr int DIM = DIMENSIONS;
-    static constexpr bool PLAIN = IS_PLAIN, KEYS = IS_BY_KEY;
-    static constexpr int BLOCKS = PLAIN && DIM <= 64 ? 2 : 1; /* of 16 rows to a warp */
+    static constexpr backward_way WAY = HOW;
+    static constexpr bool PLAIN = WAY == PLAIN_SCORES, KEYS = IS_BY_KEY, SINK = HAS_SINK;
+    static constexpr unsigned SCORES = HAS; /* of score_features, where they come by fragments */
+    static constexpr int BLOCKS = WAY != PAIR_BY_PAIR && DIM <= 64 ? 2 : 1; /* of 16 rows to a warp */
     static constexpr int WARP_ROWS = 16 * BLOCKS, OWN = WARPS * WARP_ROWS;
     static constexpr bool RESIDENT = PLAIN && DIM == 128 && KEYS;
-    static constexpr int TILE = DIM <= 128 ? 64 : 16; /* rows of the other side in shared memory */
-    static constexpr int STEP = PLAIN && (DIM == 64 || (DIM == 128 && !KEYS)) ? 32 : 16; /* and as many at a time */
+    /* Rows of the other side in shared memory: fewer where masks and biases of the tile lie beside them. */
+    static constexpr int TILE = DIM > 128 ? 16 : PLAIN ? 64 : 32;
+    static constexpr int STEP = WAY == PAIR_BY_PAIR || DIM > 128 || RESIDENT ? 16 : 32; /* and as many at a time */
     static constexpr int FEATURES = DIM <= 128 ? DIM : 128, PARTS = DIM / FEATURES;
     /* Shared memory holds two tiles of the CTA's own rows, two stages of two tiles of the others, fp32 terms of rows,
-     * and votes. */
+     * votes, and then masks and biases. */
     static constexpr int STAGE_TERMS = (PLAIN ? 3 : 4) * TILE; /* of rows: lse, offset, lse's low part and reference */
     static constexpr int NUMBERS = (2 * OWN + 4 * TILE) * DIM, TERMS = KEYS ? 2 * STAGE_TERMS : 5 * OWN;
+    static constexpr int VOTES = (PLAIN ? 2 : 4) * WARPS; /* words */
     static constexpr size_t SHARED_BYTES =
-        NUMBERS * sizeof(uint16_t) + TERMS * sizeof(float) + 2 * WARPS * sizeof(uint32_t);
+        NUMBERS * sizeof(uint16_t) + TERMS * sizeof(float) + VOTES * sizeof(uint32_t);
 };
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */

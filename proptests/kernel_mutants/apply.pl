@@ -3,9 +3,10 @@
 # launcher that a kernel calls, the mutant is the two together.
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
 # 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
-# such. Wider heads are left to the kernel itself. One with a line `heads  of any width` is of all widths. A line
-# `likely` names what is asked first: a case of kernels_long_cases.c, `large rows` for those of kernels_large.c, or a
-# property and the number of its case.
+# such; of kernels that each feature has one of, that for all of them. Wider heads are left to the kernel itself. One
+# with a line `heads  of any width` is of all widths, one with `features  one by one` of each kernel. A line `likely`
+# names what is asked first: a case of kernels_long_cases.c, `large rows` for those of kernels_large.c, or a property
+# and the number of its case.
 use strict;
 use warnings;
 
@@ -49,7 +50,7 @@ open my $in, '<', $list or die "$list: $!\n";
 while (<$in>) {
     chomp;
     if (/^mutant +(\w+)$/) { push @mutants, { name => $1, from => [], to => [] }; }
-    elsif (/^(bug|file|kernel|heads|likely) +(.+)$/) { $mutants[-1]{$1} = $2; }
+    elsif (/^(bug|file|kernel|heads|features|likely) +(.+)$/) { $mutants[-1]{$1} = $2; }
     elsif (/^(from|to)$/) { $text = $mutants[-1]{$1}; }
     elsif (/^\|(.*)$/) { push @$text, $1; }
     elsif (/^[^#]/) { die "$list:$.: not understood: $_\n"; }
@@ -70,7 +71,8 @@ for my $m (@mutants) {
         $code =~ s/KERNEL_SYMBOL\($part\)/KERNEL_SYMBOL($m->{name}_$part)/g or die "$m->{file} has no launcher\n";
     }
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel has no launcher\n";
-    $code =~ s/(launch_(?:scores|width|few))<f16>/$1<bf16>/g;
+    $code =~ s/(launch_(?:scores|width|few)|by_length)<f16>/$1<bf16>/g;
+    $code =~ s/if constexpr \(DIM <= 128\) \{/if constexpr (DIM < 0) {/ if !$m->{features};
     $code = narrowed($code, $m->{name}, $kernel) if !$m->{heads};
     open my $out, '>', "$folder/$m->{name}.cc" or die "$folder: $!\n";
     print $out $code;
