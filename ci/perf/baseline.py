@@ -16,8 +16,8 @@ from files import Malformed
 HEADER = "# Counts of {kernel}. Written by: ci/run perf --accept REASON\n"
 SECTION = re.compile(r"\[(?P<source>\w+): (?P<version>[^\]]+)\]")
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
-MORE = set()
-EITHER = {"blocks", "dynamic_shared_bytes", "registers", "shared_bytes"}
+MORE = {"early_launches", "products_beside_copies"}
+EITHER = {"blocks", "cluster_ctas", "dynamic_shared_bytes", "registers", "shared_bytes", "threads"}
 
 
 def read_line(where, line, source, figures):

@@ -36,6 +36,10 @@ static void print_counts(const char *kernel, const char *problem, struct sim_gpu
     PRINT(launches);
     PRINT(blocks);
     PRINT(dynamic_shared_bytes);
+    PRINT(threads);
+    PRINT(cluster_ctas);
+    PRINT(early_launches);
+    PRINT(makespan);
     PRINT(global_read_bytes);
     PRINT(global_write_bytes);
     PRINT(global_read_sectors);
@@ -55,6 +59,10 @@ static void print_counts(const char *kernel, const char *problem, struct sim_gpu
     PRINT(mbarrier_waits);
     PRINT(async_copies);
     PRINT(async_copy_bytes);
+    PRINT(products_beside_copies);
+    PRINT(copy_bytes_waited_at_once);
+    PRINT(copy_waits_at_once);
+    PRINT(wgmma_drains);
 #undef PRINT
     sim_reset_counts(gpu);
 }

@@ -17,6 +17,7 @@ static float counted(float result)
     const uint32_t one_nan = 0x7fffffff; /* the chip's, whatever came in */
     if (isnan(result)) memcpy(&result, &one_nan, sizeof result);
     sim_tally(sim_self->cta->cluster)->special_function_operations += 1;
+    ++sim_self->overlap.work;
     return result;
 }
 

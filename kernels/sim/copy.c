@@ -18,6 +18,7 @@ struct cp_async {
     char *shared;
     const char *global;
     unsigned bytes, source_bytes;
+    uint64_t work; /* of the thread, at the issue */
 };
 
 struct sim_copy_groups *sim_copy_groups_of(struct sim_thread *thread)
@@ -96,7 +97,9 @@ void sim_cp_async(void *shared, const void *global, unsigned bytes, unsigned sou
                               .shared = shared,
                               .global = global,
                               .bytes = bytes,
-                              .source_bytes = source_bytes};
+                              .source_bytes = source_bytes,
+                              .work = self->overlap.work};
+    ++self->overlap.copies;
     check_copy(copy);
     watch_copy(copy);
     if (groups->cp_async.last) groups->cp_async.last->next = copy;
@@ -125,6 +128,7 @@ static void wait_before(unsigned group)
         struct cp_async *next = copy->next;
         sim_async_finish(cluster, &copy->async);
         epoch = copy->epoch;
+        sim_overlap_copy_waited(sim_self, copy->work, copy->bytes);
         sim_async_give(copy);
         copy = next;
     }
@@ -181,6 +185,7 @@ void sim_cp_async_mbarrier_arrive(void *mbarrier)
                                 .epoch = groups->cp_async.last ? groups->cp_async.last->epoch : 0};
     groups->cp_async.covered = groups->cp_async.issued;
     groups->cp_async.epoch = 0;
+    self->overlap.copies = 0; /* the mbarrier's wait counts them */
     sim_mbarrier_expect_end(arrival->barrier);
     sim_async_submit(self->cta->cluster, &arrival->async);
 }

@@ -44,6 +44,7 @@ struct run {
     atomic_uint_fast64_t next;
     atomic_uint_fast64_t lowest_failed;
     pthread_mutex_t mutex; /* of the GPU's report */
+    uint64_t *work;        /* of each cluster; NULL: not counted */
 };
 
 /* ---- a GPU -------------------------------------------------------------------------------------------------- */
@@ -383,9 +384,17 @@ static void run_deeds(struct sim_cluster *cluster)
     }
 }
 
+/* In no unit: it says which clusters have more to do. */
+static uint64_t work_of(const struct sim_counts *c)
+{
+    return c->tensor_core_flops / 64 + c->special_function_operations + c->global_read_bytes + c->global_write_bytes +
+           c->shared_read_bytes + c->shared_write_bytes;
+}
+
 static void run_cluster(struct worker *worker, uint64_t index)
 {
     struct sim_cluster *cluster = &worker->cluster;
+    const uint64_t work_before = work_of(&worker->counts);
     fill_cluster(cluster, index);
     for (unsigned i = 0; i < cluster->num_threads; ++i)
         sim_fiber_start(worker->stacks, i, &cluster->threads[i], run_thread);
@@ -402,6 +411,7 @@ static void run_cluster(struct worker *worker, uint64_t index)
     }
     sim_watch_end(cluster);
     worker->counts.blocks += cluster->num_ctas;
+    if (worker->run->work) worker->run->work[index] = work_of(&worker->counts) - work_before;
 }
 
 /* ---- a grid ------------------------------------------------------------------------------------------------- */
@@ -462,6 +472,26 @@ static unsigned workers_of(const struct run *run)
     return (unsigned)(workers < run->num_clusters ? workers : run->num_clusters);
 }
 
+/* Of clusters that two SMs take in turn, each when it is free. */
+static uint64_t makespan_of(const struct run *run)
+{
+    uint64_t busy[2] = {0, 0};
+    for (uint64_t i = 0; run->work && i < run->num_clusters; ++i) busy[busy[1] < busy[0]] += run->work[i];
+    return busy[busy[1] > busy[0]];
+}
+
+/* What does not depend on the run. */
+static void count_launch(struct sim_counts *counts, const struct run *run)
+{
+    const struct sim_launch *launch = run->launch;
+    counts->launches += 1;
+    counts->dynamic_shared_bytes += launch->dynamic_shared;
+    counts->threads += launch->block[0] * launch->block[1] * launch->block[2];
+    counts->cluster_ctas += run->cluster_ctas;
+    counts->early_launches += launch->begins_early;
+    counts->makespan += makespan_of(run);
+}
+
 static void add_counts(struct sim_counts *sum, const struct sim_counts *counts)
 {
     uint64_t *to = (uint64_t *)sum;
@@ -490,8 +520,7 @@ static enum sim_rule run_with(struct run *run, struct worker **workers, unsigned
     pthread_mutex_destroy(&run->mutex);
     if (run->lowest_failed != UINT64_MAX) return gpu->report.rule;
     for (unsigned i = 0; i < n; ++i) add_counts(&gpu->counts, &workers[i]->counts);
-    ++gpu->counts.launches;
-    gpu->counts.dynamic_shared_bytes += run->launch->dynamic_shared;
+    count_launch(&gpu->counts, run);
     return SIM_CLEAN;
 }
 
@@ -502,9 +531,11 @@ enum sim_rule sim_launch(struct sim_gpu *gpu, const struct sim_launch *launch)
     if (rule != SIM_CLEAN) return rule;
     struct run run = {.gpu = gpu, .launch = launch, .lowest_failed = UINT64_MAX};
     order_clusters(&run);
+    if (gpu->options.counting) run.work = calloc(run.num_clusters, sizeof *run.work);
     struct worker *workers[MAX_WORKERS];
     const unsigned n = borrow_workers(workers, workers_of(&run));
     rule = n ? run_with(&run, workers, n) : refuse(gpu, launch, "the host has too little memory");
     return_workers(workers, n);
+    free(run.work);
     return rule;
 }

@@ -10,7 +10,7 @@
  *   collective.c  instructions of a warp or warpgroup  access.c    ordinary loads and stores
  *   barrier.c     barriers of CTAs and clusters        report.c    findings, source lines
  *   registers.c   register budgets                     count.c     counters
- *   place.c       indices, mapa, trap
+ *   place.c       indices, mapa, trap                  overlap.c   work beside copies
  *   mbarrier.c copy.c bulk.c tensor_map.c tensor_copy.c wgmma.c wgmma_operand.c   asynchronous work
  *   unit.c mma.c  tensor cores                         approx.c    special functions */
 #ifndef ATTEST_SIM_MACHINE_H
@@ -45,6 +45,15 @@ struct sim_clock {
     struct sim_vector *vector; /* clock.c; shared by the clocks that are equal; NULL: has seen nothing */
 };
 
+/* overlap.c: what a thread has issued so far. */
+struct sim_overlap {
+    uint64_t work;     /* products that it takes part in, special functions */
+    uint64_t waited;   /* `work` at its last wait for an mbarrier's bytes, plus 1; 0: none yet */
+    uint64_t copies;   /* cp.async not waited for */
+    uint64_t products; /* since that wait, of the warp or warpgroup that it is the first of, beside no copy yet */
+    bool drained;      /* its wgmma have all been waited for, and no other has come since */
+};
+
 enum sim_thread_state { SIM_READY, SIM_WAITING, SIM_EXITED };
 
 struct sim_thread {
@@ -73,6 +82,7 @@ struct sim_thread {
     struct sim_access_log *log;     /* count.c */
     unsigned registers;             /* registers.c: as setmaxnreg left it */
     bool grid_waited;               /* launch.c: the launches ahead have ended */
+    struct sim_overlap overlap;
 };
 
 struct sim_warp {
@@ -158,6 +168,13 @@ struct sim_async {
 };
 void sim_async_submit(struct sim_cluster *cluster, struct sim_async *op);
 void sim_async_finish(struct sim_cluster *cluster, struct sim_async *op); /* runs it now unless done */
+
+/* ---- overlap.c -------------------------------------------------------------------------------------------- */
+
+void sim_overlap_product(struct sim_thread *threads, unsigned n, bool is_wgmma); /* of a warp or warpgroup */
+void sim_overlap_copy_waited(struct sim_thread *thread, uint64_t work_at_issue, unsigned bytes); /* cp.async */
+void sim_overlap_wgmma_waited(struct sim_thread *thread, unsigned groups, bool is_all);
+void sim_overlap_bytes_waited(struct sim_thread *thread); /* an mbarrier's */
 
 /* ---- report.c --------------------------------------------------------------------------------------------- */
 

@@ -342,6 +342,7 @@ static bool pass(struct mbarrier *b, unsigned parity, const struct issue *issue)
     if (b->phase > b->phases_seen) b->phases_seen = b->phase;
     if (b->phase > 0) sim_acquire(self, &b->clocks[(b->phase - 1) % 2]);
     ++sim_tally(b->cta->cluster)->mbarrier_waits;
+    if (b->phase > 0 && b->phases_of_bytes >= b->phase) sim_overlap_bytes_waited(self);
     return true;
 }
 

@@ -51,6 +51,7 @@ static void run_mma(struct sim_warp *warp, void *const args[SIM_WARP])
     struct sim_counts *counts = sim_tally(warp->cta->cluster);
     counts->mma_instructions += 1;
     counts->tensor_core_flops += 2 * M * N * k;
+    sim_overlap_product(warp->lanes, SIM_WARP, false);
 }
 
 void sim_mma(enum sim_format format, float *d, const uint32_t *a, const uint32_t *b, const float *c)

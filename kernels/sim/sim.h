@@ -70,6 +70,9 @@ struct sim_report {
 struct sim_counts {
     uint64_t launches, blocks;
     uint64_t dynamic_shared_bytes;   /* that a CTA of each launch asks for, added up */
+    uint64_t threads, cluster_ctas;  /* of a CTA, of a cluster of each launch, added up */
+    uint64_t early_launches;         /* that begin before the one ahead has ended */
+    uint64_t makespan;               /* launch.c: of each launch's work on two SMs, in the order of its clusters */
     uint64_t global_read_bytes, global_write_bytes;   /* asked for by instructions, copies of every kind included */
     uint64_t global_read_sectors, global_write_sectors; /* of 32 bytes, each once a warp instruction or bulk copy */
     uint64_t global_read_requests, global_write_requests; /* warp instructions and bulk copies */
@@ -84,6 +87,10 @@ struct sim_counts {
     uint64_t barrier_waits;      /* __syncthreads, named and cluster barriers: one a warp */
     uint64_t mbarrier_waits;     /* successful ones, one a thread */
     uint64_t async_copies, async_copy_bytes; /* cp.async by thread; bulk and tensor copies by instruction */
+    uint64_t products_beside_copies;    /* overlap.c: mma and wgmma that copies are under way beside */
+    uint64_t copy_bytes_waited_at_once; /* of cp.async, with no work between issue and wait */
+    uint64_t copy_waits_at_once;        /* mbarrier waits for bytes, with no work since the thread's last one */
+    uint64_t wgmma_drains;              /* waits of a warpgroup for all of its wgmma, where more follow */
     uint64_t fiber_switches;     /* the simulator's own; may depend on the seed */
 };
 

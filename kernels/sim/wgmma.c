@@ -284,6 +284,7 @@ static void run_issue(struct sim_warp *warp, void *const args[SIM_WARPGROUP])
     hand_over_registers(p, threads);
     append(p, threads);
     count_product(with, cluster);
+    sim_overlap_product(threads, SIM_WARPGROUP, true);
     sim_async_submit(cluster, &p->async);
 }
 
@@ -326,14 +327,17 @@ void sim_wgmma_wait(unsigned pending_groups)
 {
     struct sim_wgmma_groups *groups = groups_of(sim_self);
     sim_epoch epoch = 0;
+    unsigned finished = 0; /* groups */
     sim_require_sm_90("wgmma.wait_group", SIM_SITE);
     while (groups->first && groups->first->group + pending_groups < groups->groups) {
         struct product *p = groups->first;
         groups->first = p->next;
         epoch = p->epoch;
+        finished += !p->next || p->next->group != p->group;
         wait_for(sim_self, p);
     }
     if (epoch) sim_acquire_epoch(sim_self, epoch, true);
+    if (epoch) sim_overlap_wgmma_waited(sim_self, finished, !groups->first);
 }
 
 void sim_wgmma_exit(struct sim_thread *thread)

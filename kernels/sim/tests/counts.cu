@@ -196,3 +196,68 @@ KERNEL(32, 1) void bulk_copies(struct counted_args a)
     }
 }
 COUNTED(bulk_copies, 1, 32)
+
+// A product of one warp, and a copy of 512 bytes: waited for behind the product, or (`stride`) before it.
+KERNEL(32, 1) void product_beside_copy(struct counted_args a)
+{
+    STATIC_SHARED(fours, t);
+    const uint32_t x[4] = {}, y[2] = {};
+    float d[4] = {};
+    cp_async_16(&t.at[lane()], a.in + 4 * lane(), true);
+    if (a.stride) cp_async_wait_all();
+    mma_m16n8k16_bf16(d, x, y, d);
+    if (!a.stride) cp_async_wait_all();
+    if (d[0] != 0.0f) a.out[0] = d[0];
+}
+COUNTED(product_beside_copy, 1, 32)
+
+// Two products of a warpgroup and two bulk copies: the second is waited for between the products, or (`stride`) before
+// both. The first product is waited for before the second is issued, or behind it, first alone (`shift` 1) or with it.
+KERNEL(128, 1) void products_and_bytes(struct counted_args a)
+{
+    STATIC_SHARED(fours, t);
+    STATIC_SHARED(mbarrier, first);
+    STATIC_SHARED(mbarrier, second);
+    float d[4], e[4];
+    if (thread_x() == 0) {
+        mbarrier_init(&first, 1), mbarrier_init(&second, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&first, 256), mbarrier_arrive_expect_tx(&second, 256);
+        bulk_load(&t, a.in, 256, &first), bulk_load(&t.at[16], a.in, 256, &second);
+    }
+    sync_threads();
+    mbarrier_wait(&first, 0);
+    if (a.stride) mbarrier_wait(&second, 0);
+    const uint64_t x = wgmma_descriptor(&t, 128, 0, 0);
+    wgmma_fence();
+    wgmma_m64nNk16_bf16<8>(d, x, x, false);
+    wgmma_commit();
+    if (!a.shift) wgmma_wait<0>();
+    if (!a.stride) mbarrier_wait(&second, 0);
+    const uint64_t y = wgmma_descriptor(&t.at[16], 128, 0, 0);
+    wgmma_m64nNk16_bf16<8>(e, y, y, false);
+    wgmma_commit();
+    if (a.shift == 1) wgmma_wait<1>();
+    wgmma_wait<0>();
+    if (d[0] == 1.0f && e[0] == 1.0f) a.out[0] = d[0];
+}
+COUNTED(products_and_bytes, 1, 128)
+
+// Three CTAs read 4, 8 and 12 bytes, or (`stride`) 12, 8 and 4, in clusters of one, before the launch ahead has ended.
+KERNEL(64, 1) void uneven(struct counted_args a)
+{
+    float sum = 0;
+    grid_wait();
+    const int n = a.stride ? 3 - block_x() : 1 + block_x();
+    if (thread_x() == 0)
+        for (int i = 0; i < n; ++i) sum += a.in[i];
+    if (sum == 12345.0f) a.out[0] = sum;
+}
+extern "C" int counted_uneven(struct sim_gpu *gpu, const struct counted_args *arguments)
+{
+    struct launch_shape shape = {};
+    shape.grid[0] = 3;
+    shape.block[0] = shape.max_threads = 64;
+    shape.begins_early = true;
+    return LAUNCH(uneven, shape, gpu, *arguments);
+}

@@ -22,6 +22,15 @@ struct counted {
     .shared_write_requests = writes, .shared_wavefronts = wavefronts, .shared_bank_conflicts = conflicts
 
 #define ONE_MEETING .warp_collectives = 1 /* bar.warp.sync */
+#define ONE_PRODUCT                                                                                             \
+    .blocks = 1, .global_read_bytes = 512, .global_read_sectors = 16, .global_read_requests = 1,                \
+    SHARED(0, 512, 0, 1, 4, 0), .mma_instructions = 1, .tensor_core_flops = 4096, .warp_collectives = 1,        \
+    .async_copies = 32, .async_copy_bytes = 512
+/* 64 x 8 x 16; 4 warps meet. */
+#define TWO_PRODUCTS                                                                                            \
+    .blocks = 1, .global_read_bytes = 512, .global_read_sectors = 16, .global_read_requests = 2,                \
+    .wgmma_instructions = 2, .tensor_core_flops = 2 * 16384, .barrier_waits = 4, .mbarrier_waits = 256,         \
+    .async_copies = 2, .async_copy_bytes = 512
 
 #define KERNELS(X)                                                                                                    \
     /* 128 bytes a warp: 4 sectors of 32. */                                                                          \
@@ -61,9 +70,19 @@ struct counted {
     X(mbarrier_meetings, 0, 0, .blocks = 1, .barrier_waits = 2, .mbarrier_waits = 64 * 2)                             \
     /* 56 copies read 16 bytes: 28 sectors, by 2 warps. All 64 write 16 bytes, zeros too: 8 wavefronts. */            \
     X(async_copies, 0, 0, .blocks = 1, .global_read_bytes = 896, .global_read_sectors = 28,                           \
-      .global_read_requests = 2, SHARED(0, 1024, 0, 2, 8, 0), .async_copies = 64, .async_copy_bytes = 1024)           \
+      .global_read_requests = 2, SHARED(0, 1024, 0, 2, 8, 0), .async_copies = 64, .async_copy_bytes = 1024,           \
+      .copy_bytes_waited_at_once = 1024)                                                                              \
     /* Not by a warp: bulk copies do not count as accesses of shared memory. */                                       \
-    X(bulk_copies, 0, 0, COPY(1, 1024, 32, 1), .async_copies = 2, .async_copy_bytes = 2048, .mbarrier_waits = 1)
+    X(bulk_copies, 0, 0, COPY(1, 1024, 32, 1), .async_copies = 2, .async_copy_bytes = 2048, .mbarrier_waits = 1)      \
+    /* One product; the copy is beside it, or waited for with nothing beside it. */                                   \
+    X(product_beside_copy, 0, 0, ONE_PRODUCT, .products_beside_copies = 1)                                            \
+    X(product_beside_copy, 1, 0, ONE_PRODUCT, .copy_bytes_waited_at_once = 512)                                       \
+    /* The first product is beside the second copy; or 128 threads wait twice in a row. Only what is waited for       \
+     * before another product is issued has drained. */                                                               \
+    X(products_and_bytes, 0, 0, TWO_PRODUCTS, .products_beside_copies = 1, .wgmma_drains = 1)                         \
+    X(products_and_bytes, 1, 0, TWO_PRODUCTS, .copy_waits_at_once = 128, .wgmma_drains = 1)                           \
+    X(products_and_bytes, 0, 1, TWO_PRODUCTS, .products_beside_copies = 1)                                            \
+    X(products_and_bytes, 0, 2, TWO_PRODUCTS, .products_beside_copies = 1, .wgmma_drains = 1)
 
 #define DECLARE(name, stride, shift, ...) int counted_##name(struct sim_gpu *gpu, const struct counted_args *args);
 #define ROW(name, stride, shift, ...) {#name, counted_##name, stride, shift, {.launches = 1, __VA_ARGS__}},
@@ -77,7 +96,8 @@ static const struct counted kernels[] = {KERNELS(ROW)};
     X(global_read_requests) X(global_write_requests) X(shared_read_bytes) X(shared_write_bytes)                        \
     X(shared_read_requests) X(shared_write_requests) X(shared_wavefronts) X(shared_bank_conflicts) X(mma_instructions) \
     X(wgmma_instructions) X(tensor_core_flops) X(special_function_operations) X(warp_collectives) X(barrier_waits)     \
-    X(mbarrier_waits) X(async_copies) X(async_copy_bytes)
+    X(mbarrier_waits) X(async_copies) X(async_copy_bytes) X(products_beside_copies) X(copy_bytes_waited_at_once)       \
+    X(copy_waits_at_once) X(wgmma_drains)
 
 static void expect_counts(const struct counted *k, const struct sim_counts *counts, const char *schedule)
 {
@@ -106,6 +126,29 @@ static void run(const struct counted *k, const struct sim_options *options)
     sim_reset_counts(gpu);
     cr_expect_eq(sim_counts(gpu)->launches, 0);
     sim_gpu_destroy(gpu);
+}
+
+int counted_uneven(struct sim_gpu *gpu, const struct counted_args *args);
+
+/* Work is bytes here. On two SMs: 4 and 8, then 12 behind the 4; or 12 and 8, then 4 behind the 8. */
+Test(counts, of_launches_do_not_depend_on_the_order_in_which_they_run)
+{
+    for (unsigned trial = 0; trial < 60; ++trial) {
+        const struct sim_options options = {.generation = SIM_SM_90, .async = trial % 3, .seed = trial / 3,
+                                            .workers = 1 + trial % 4, .counting = true};
+        struct sim_gpu *gpu = sim_gpu_create(&options);
+        cr_assert_not_null(gpu);
+        cr_assert(sim_map(gpu, "in", in, sizeof in, SIM_READ));
+        for (int descends = 0; descends < 2; ++descends) {
+            const struct counted_args args = {in, out, descends, 0};
+            cr_assert_eq(counted_uneven(gpu, &args), 0, "%s", sim_last_report(gpu)->text);
+            const struct sim_counts *c = sim_counts(gpu);
+            cr_expect_eq(c->makespan, descends ? 12 : 16, "makespan %llu", (unsigned long long)c->makespan);
+            cr_expect(c->threads == 64 && c->cluster_ctas == 1 && c->early_launches == 1);
+            sim_reset_counts(gpu);
+        }
+        sim_gpu_destroy(gpu);
+    }
 }
 
 Test(counts, are_as_known_by_hand_for_every_seed_policy_and_number_of_workers)
