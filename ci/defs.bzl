@@ -66,14 +66,14 @@ SIM_FLAGS = [
     "-Wno-psabi",
 ]
 
-# Beside the object a tar of what ptxas says (registers, spills) and of the machine code for each GPU (code bytes).
+# Beside the object a tar of what ptxas says (registers, spills), of the machine code for each GPU, and of the PTX.
 # nvcc names its scratch files in /tmp after its pid, which sandboxes repeat.
 _NVCC_COMMAND = """
     tar=$1; shift
     export TMPDIR="$PWD/$tar.tmp"; mkdir -p "$TMPDIR"
     "$@" --resource-usage --keep --keep-dir "$TMPDIR" 2>"$TMPDIR/ptxas.txt"; rc=$?
     grep -vE '^ptxas info|bytes stack frame' "$TMPDIR/ptxas.txt" >&2
-    (cd "$TMPDIR" && tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner ptxas.txt *.cubin) >"$tar"
+    (cd "$TMPDIR" && tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner ptxas.txt *.cubin *.ptx) >"$tar"
     rm -rf "$TMPDIR"; exit $rc
 """
 

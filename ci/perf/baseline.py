@@ -16,7 +16,7 @@ from files import Malformed
 HEADER = "# Counts of {kernel}. Written by: ci/run perf --accept REASON\n"
 SECTION = re.compile(r"\[(?P<source>\w+): (?P<version>[^\]]+)\]")
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
-MORE = {"early_launches", "products_beside_copies"}
+MORE = {"ctas_by_registers", "ctas_by_shared_memory", "early_launches", "products_beside_copies"}
 EITHER = {"blocks", "cluster_ctas", "dynamic_shared_bytes", "registers", "shared_bytes", "threads"}
 
 
@@ -99,7 +99,7 @@ def gone(counts, old):
     """What the baselines have, of sources that were asked, and what now is missing or counted nothing."""
     lost = []
     for kernel, (_, before) in sorted(old.items()):
-        now = counts.figures.get(kernel, {})
+        now = with_zeros(counts.figures.get(kernel, {}), before)
         lost += [f"{kernel}, {key[1]}, {key[2]}" for key in sorted(before) if key[0] in counts.versions
                  and (key not in now or counted_nothing(key, before[key], now[key]))]
     return lost
@@ -148,7 +148,14 @@ def why_unchecked(source, counts, versions):
     return counts.unchecked.get(source)
 
 
+def with_zeros(figures, others):
+    """Classes of instructions of which a region has none are not printed; they are 0 where the region is known."""
+    items = {key[:2] for key in figures}
+    return {**{key: 0 for key in others if key[0] == "sass" and key[:2] in items}, **figures}
+
+
 def compare_source(result, kernel, source, counts, versions, now, before):
+    now, before = with_zeros(now, before), with_zeros(before, now)
     keys = sorted(k for k in set(now) | set(before) if k[0] == source)
     why = why_unchecked(source, counts, versions)
     if why:

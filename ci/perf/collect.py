@@ -1,7 +1,7 @@
 """Exact counts, collected: {kernel: {(source, item, count): value}}, and which version of a tool each source speaks of.
 
-Sources: `sim`, the simulated GPU (counts.c); `ptxas`, what nvcc made of each kernel for each GPU (archives that
-ci/defs.bzl leaves beside the objects); `callgrind`, instructions of host code (host.c), those of the project's own
+Sources: `sim`, the simulated GPU (counts.c); `ptxas`, what each kernel takes of a GPU, and `sass`, its instructions
+there (archives of machine.py, from what ci/defs.bzl leaves beside the objects); `callgrind`, instructions of host code (host.c), those of the project's own
 objects alone. A source that cannot be asked here is not among the versions, and `unchecked` says why."""
 
 import concurrent.futures
@@ -11,6 +11,10 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+
+
+SM_REGISTERS = 65536
+MOST_CTAS = (32, 2048)  # of an SM, as many threads
 
 
 class Failed(Exception):
@@ -78,19 +82,6 @@ def demangled(names):
     return dict(zip(names, run("c++filt", *names).splitlines())) if names else {}
 
 
-def code_bytes(folder, only_gpu):
-    """{(GPU, mangled name): bytes} of the machine code of the cubins in a folder. An only one does not name its GPU."""
-    sizes = {}
-    for file in sorted(os.listdir(folder)):
-        if not file.endswith(".cubin"):
-            continue
-        gpu = file.split(".")[-2].replace("compute_", "sm_") if file.count(".") > 1 else only_gpu
-        table = run("readelf", "-SW", os.path.join(folder, file))
-        for name, size in re.findall(r" \.text\.(\S+) +PROGBITS +\w+ \w+ (\w+)", table):
-            sizes[gpu, name] = int(size, 16)
-    return sizes
-
-
 ENTRY = re.compile(r"Compiling entry function '(?P<name>\S+)' for '(?P<gpu>\w+)'")
 FUNCTION = re.compile(r"Function properties for (\S+)")
 FRAME = re.compile(r"(?P<stack>[0-9]+) bytes stack frame, (?P<stores>[0-9]+) bytes spill stores, "
@@ -125,24 +116,41 @@ def ptxas_entries(text):
     return entries
 
 
-def unpacked(archive, folder):
-    """What ptxas says, and {(GPU, mangled name): bytes}."""
+def unpacked(archive):
+    """What machine.py wrote: ptxas' words, {kernel: threads}, and lines of instructions, or None without nvdisasm."""
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(folder)
-        with open(os.path.join(folder, "ptxas.txt"), errors="replace") as text:
-            said = text.read()
-        return said, code_bytes(folder, next((found["gpu"] for found in ENTRY.finditer(said)), None))
+            texts = {file.name: tar.extractfile(file).read().decode(errors="replace") for file in tar}
     except (OSError, tarfile.TarError) as error:
         raise Failed(f"{archive}: {error}") from None
+    if "ptxas.txt" not in texts:
+        raise Failed(f"{archive}: ptxas says nothing")
+    threads = dict(line.split() for line in texts.get("threads.txt", "").splitlines())
+    return texts["ptxas.txt"], {kernel: int(n) for kernel, n in threads.items()}, texts.get("sass.txt")
 
 
-def add_ptxas(counts, archive):
-    """Of //kernels:NAME_cuda_nvcc, or of a planted source by its own name."""
-    rule = os.path.basename(os.path.dirname(archive))
-    kernel = rule[:-len("_cuda_nvcc")] if rule.endswith("_cuda_nvcc") else os.path.basename(archive).split(".")[0]
-    with tempfile.TemporaryDirectory() as folder:
-        text, sizes = unpacked(archive, folder)
+def ctas_by_registers(registers, threads):
+    """How many fit on an SM, which gives a warp registers by 256."""
+    warps = -(-threads // 32)
+    return min(MOST_CTAS[0], MOST_CTAS[1] // threads, SM_REGISTERS // (warps * -(-32 * registers // 256) * 256))
+
+
+def add_sass(counts, kernel, archive, text, names):
+    counted = set()
+    for line in text.splitlines():
+        gpu, name, region, what, value = matched(r"(\w+) (\S+) (\w+) (\w+) ([0-9]{1,18})", line, archive)
+        if name not in names:
+            raise Failed(f"{archive}: there are instructions of {name}, of which ptxas does not speak")
+        counts.add(kernel, "sass", f"{gpu} {entry_name(names[name])} {region}", what, int(value))
+        counted.add(name)
+    if lost := sorted(set(names) - counted):
+        raise Failed(f"{archive}: there are no instructions of {lost[0]}")
+
+
+def add_machine(counts, archive):
+    """Of machine/NAME.tar, NAME a kernel's."""
+    kernel = os.path.basename(archive).split(".")[0]
+    text, threads, sass = unpacked(archive)
     try:
         entries = ptxas_entries(text)
     except Failed as sentence:
@@ -150,14 +158,16 @@ def add_ptxas(counts, archive):
     if not entries:
         raise Failed(f"{archive}: ptxas says nothing of a kernel")
     names = demangled([e["name"] for e in entries])
+    if sass is not None:
+        add_sass(counts, kernel, archive, sass, names)
     for e in entries:
-        if (e["gpu"], e["name"]) not in sizes:
-            raise Failed(f"{archive}: there is no machine code of {e['name']} for {e['gpu']}")
         item = f"{e['gpu']} {entry_name(names[e['name']])}"
         for count, value in [("registers", e["registers"]), ("stack_bytes", e["stack"]),
                              ("spill_store_bytes", e["stores"]), ("spill_load_bytes", e["loads"]),
-                             ("shared_bytes", e["shared"]), ("code_bytes", sizes[e["gpu"], e["name"]])]:
+                             ("shared_bytes", e["shared"])]:
             counts.add(kernel, "ptxas", item, count, value)
+        if e["name"] in threads:
+            counts.add(kernel, "ptxas", item, "ctas_by_registers", ctas_by_registers(e["registers"], threads[e["name"]]))
 
 
 # ---- callgrind ----
@@ -208,15 +218,23 @@ def add_callgrind(counts, program):
         counts.add("host", "callgrind", workload, "instructions_per_unit", -(-total // int(units)))
 
 
-def collect(sim, host, nvcc_version, archives):
+def say_versions(counts, nvcc_version, nvdisasm_version):
+    if nvcc_version:
+        counts.versions["ptxas"] = nvcc_version
+    else:
+        counts.unchecked["ptxas"] = "there is no nvcc"
+    if nvcc_version and nvdisasm_version:
+        counts.versions["sass"] = f"{nvcc_version}, nvdisasm {nvdisasm_version}"
+    else:
+        counts.unchecked["sass"] = "there is no nvdisasm" if nvcc_version else "there is no nvcc"
+
+
+def collect(sim, host, nvcc_version, nvdisasm_version, archives):
     counts = Counts()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for counted in [pool.submit(add_sim, counts, sim), pool.submit(add_callgrind, counts, host)]:
             counted.result()
-    if nvcc_version:
-        counts.versions["ptxas"] = nvcc_version
-        for archive in archives:
-            add_ptxas(counts, archive)
-    else:
-        counts.unchecked["ptxas"] = "there is no nvcc"
+    say_versions(counts, nvcc_version, nvdisasm_version)
+    for archive in archives:
+        add_machine(counts, archive)
     return counts

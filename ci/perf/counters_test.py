@@ -32,13 +32,17 @@ class Callgrind(unittest.TestCase):
         self.assertTrue(5 < self.of["of_the_library"] < 30, self.of)
 
 
+def figures_of_known(test):
+    if not args.machine:
+        test.skipTest("UNCHECKED: there is no nvcc")
+    counts = collect.Counts()
+    collect.add_machine(counts, args.machine)
+    return counts.figures["known"]
+
+
 class Ptxas(unittest.TestCase):
     def test_what_kernels_take(self):
-        if not args.ptxas:
-            self.skipTest("UNCHECKED: there is no nvcc")
-        counts = collect.Counts()
-        collect.add_ptxas(counts, args.ptxas)
-        figures = counts.figures["known"]
+        figures = figures_of_known(self)
         for gpu in ("sm_80", "sm_90a"):
             def of(kernel, count):
                 return figures["ptxas", f"{gpu} {kernel}", count]
@@ -49,9 +53,34 @@ class Ptxas(unittest.TestCase):
             self.assertEqual(of("spills", "registers"), 32)
             self.assertGreaterEqual(of("spills", "spill_store_bytes"), 4 * (64 - 32))
             self.assertGreaterEqual(of("spills", "spill_load_bytes"), 4 * (64 - 32))
-            for kernel in ("shared_4000", "stack_1024", "spills"):
-                self.assertEqual(of(kernel, "code_bytes") % 128, 0)
-                self.assertGreater(of(kernel, "code_bytes"), 0)
+            self.assertEqual(of("spills", "ctas_by_registers"), 2)
+            self.assertNotIn(("ptxas", f"{gpu} stack_1024", "ctas_by_registers"), figures)  # no bounds, no threads
+
+
+class Sass(unittest.TestCase):
+    def test_instructions_of_kernels_and_of_their_loops(self):
+        figures = figures_of_known(self)
+        if not args.nvdisasm_version:
+            self.skipTest("UNCHECKED: there is no nvdisasm")
+        for gpu in ("sm_80", "sm_90a"):
+            def of(kernel, region, count):
+                return figures.get(("sass", f"{gpu} {kernel} {region}", count), 0)
+            # One store, one barrier, one load of shared memory; no loop.
+            for count in ("shared_store", "shared_load", "barrier"):
+                self.assertEqual(of("shared_4000", "kernel", count), 1)
+            self.assertEqual(of("shared_4000", "inner_loops", "instructions"), 0)
+            # Seven products behind one another, then a loop of three products and an exponential of each iteration.
+            self.assertEqual(of("products", "kernel", "hmma"), 7 + 3)
+            self.assertEqual(of("products", "kernel", "mufu"), 1)
+            self.assertEqual(of("products", "tensor_loops", "hmma"), 2**20 // 2048)
+            self.assertEqual(of("products", "tensor_loops", "mufu"), -(-2**20 // (3 * 2048)))
+            # Twice five fused multiply-adds in a loop inside of it.
+            self.assertEqual(of("nested", "inner_loops", "ffma"), 5)
+            self.assertEqual(of("nested", "tensor_loops", "ffma"), 0)
+            self.assertEqual(of("nested", "tensor_loops", "hmma"), 2**20 // 2048)
+            # Without products, the innermost loop: of four exponentials, not the one of each row.
+            self.assertEqual(of("rows", "inner_loops", "mufu"), 4)
+            self.assertEqual(of("rows", "kernel", "mufu"), 5)
 
 
 class Traffic(unittest.TestCase):
@@ -80,7 +109,7 @@ class Traffic(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name in ("sim", "known", "ptxas"):
+    for name in ("sim", "known", "machine", "nvdisasm-version"):
         parser.add_argument("--" + name)
     args = parser.parse_args()
     unittest.main(argv=sys.argv[:1], verbosity=2)

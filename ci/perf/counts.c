@@ -28,6 +28,16 @@ static void print_count(const char *kernel, const char *problem, const char *cou
     printf("%s %s %s %" PRIu64 "\n", kernel, problem, count, value);
 }
 
+/* That fit on an SM of 228 KB, of which a CTA takes 1 KB more than it asks for, and 2048 threads: of launches that
+ * differ as of their mean. Registers are ptxas' matter. */
+static uint64_t ctas_by_shared_memory(const struct sim_counts *c)
+{
+    const uint64_t by_threads = 2048 * c->launches / c->threads;
+    const uint64_t by_bytes = 228 * 1024 * c->launches / (c->dynamic_shared_bytes + 1024 * c->launches);
+    const uint64_t ctas = by_threads < by_bytes ? by_threads : by_bytes;
+    return ctas < 32 ? ctas : 32;
+}
+
 /* Of one pass; fiber_switches are the simulator's own. */
 static void print_counts(const char *kernel, const char *problem, struct sim_gpu *gpu)
 {
@@ -64,6 +74,7 @@ static void print_counts(const char *kernel, const char *problem, struct sim_gpu
     PRINT(copy_waits_at_once);
     PRINT(wgmma_drains);
 #undef PRINT
+    print_count(kernel, problem, "ctas_by_shared_memory", c->threads == 0 ? 0 : ctas_by_shared_memory(c));
     sim_reset_counts(gpu);
 }
 

@@ -8,6 +8,7 @@ import math
 import os
 import random
 import sys
+import tarfile
 import tempfile
 import unittest
 from unittest import mock
@@ -19,6 +20,7 @@ import baseline
 import collect
 import files
 import history
+import machine
 import perf
 import regressions_test
 import times
@@ -97,6 +99,19 @@ class Comparisons(unittest.TestCase):
         result = self.compare({**ONE, ("forward", "sim", "d64", "launches"): 1})
         self.assertEqual(result.broken, ["NO BASELINE forward, d64, launches: 1"])
         self.assertFalse(result.passes())
+
+    def test_a_class_of_instructions_that_is_not_there_is_none_of_them(self):
+        two = {("sass", "sm_90a k kernel", "mufu"): 2, ("sass", "sm_90a k kernel", "ffma"): 3}
+        base = {"k": ({"sass": "n"}, two)}
+        fewer = {("k", *key): value for key, value in two.items() if key[2] == "ffma"}
+        result = self.compare(fewer, base, sass="n")
+        self.assertEqual((result.passes(), result.better), (True, ["k, sm_90a k kernel, mufu: 2 -> 0, -100.00 %"]))
+        self.assertEqual(baseline.gone(counts_of(fewer, sass="n"), base), [])
+        result = self.compare({**fewer, ("k", "sass", "sm_90a k kernel", "mufu"): 2,
+                               ("k", "sass", "sm_90a k kernel", "local"): 1}, base, sass="n")
+        self.assertEqual(result.worse, ["k, sm_90a k kernel, local: 0 -> 1, from none"])
+        result = self.compare({("k", "sass", "sm_90a other kernel", "mufu"): 2}, base, sass="n")
+        self.assertEqual(len(result.broken), 3)
 
     def test_another_compiler_is_unchecked(self):
         result = self.compare(ONE, sim="gcc 2")
@@ -326,7 +341,82 @@ ptxas info    : Used 8 registers, used 0 barriers
     def test_archives_that_cannot_be_read(self):
         for path in ("/nowhere.tar", "/", self.program("")):
             with self.assertRaisesRegex(collect.Failed, f"^{path}: "):
-                collect.add_ptxas(collect.Counts(), path)
+                collect.add_machine(collect.Counts(), path)
+
+    # A loop of two products, of 2048 multiply-adds each, around a loop of an exponential; a branch that lanes may take
+    # apart; what nothing leads to.
+    SASS = """
+.text._Z1kv:
+.L_x_9:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   HMMA.16816.F32 R4, R8, R12, R4 ;
+        /*0020*/                   BRA.DIV ~URZ, `(.L_x_3) ;
+.L_x_2:
+        /*0030*/                   MUFU.EX2 R5, R5 ;
+        /*0040*/              @!P0 BRA `(.L_x_2) ;
+        /*0050*/                   IMAD.MOV.U32 R6, RZ, RZ, R7 ;
+        /*0060*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0070*/               @P1 BRA `(.L_x_1) ;
+        /*0080*/                   EXIT ;
+.L_x_3:
+        /*0090*/                   NOP ;
+        /*00a0*/                   BRA `(.L_x_2) ;
+.L_x_4:
+        /*00b0*/                   BRA `(.L_x_4) ;
+"""
+
+    def test_loops_of_machine_code(self):
+        (name, (instructions, labels)), = machine.functions_of(self.SASS).items()
+        self.assertEqual((name, len(instructions)), ("_Z1kv", 12))
+        counts = machine.kernel_counts(instructions, labels)
+        of = {region: {c: n for (r, c), n in counts.items() if r == region} for region, _ in counts}
+        self.assertEqual(of["kernel"], {"instructions": 11, "move": 2, "hmma": 2, "mufu": 1, "branch": 6})
+        self.assertEqual(of["inner_loops"], {"instructions": 2, "mufu": 1, "branch": 1})
+        in_loop = {"instructions": 6, "hmma": 2, "move": 1, "branch": 3}
+        self.assertEqual(of["tensor_loops"], {c: n * 2**20 // 4096 for c, n in in_loop.items()})
+
+    def test_a_loop_without_products_is_the_innermost(self):
+        (_, (instructions, labels)), = machine.functions_of(self.SASS.replace("HMMA.16816", "FADD")).items()
+        counts = machine.kernel_counts(instructions, labels)
+        self.assertEqual({c: n for (r, c), n in counts.items() if r == "inner_loops"},
+                         {"instructions": 2, "mufu": 1, "branch": 1})
+        self.assertNotIn(("tensor_loops", "instructions"), counts)
+
+    def test_products_of_warps_and_warpgroups(self):
+        for opcode, wanted in (("HMMA.16816.F32", 2048), ("HMMA.1688.F32.TF32", 1024), ("FFMA", 0),
+                               ("HGMMA.64x128x16.F32", 64 * 128 * 16 // 4)):
+            self.assertEqual(machine.multiply_adds(machine.Instruction(None, opcode, "")), wanted)
+
+    def test_ctas_by_registers(self):
+        for registers, threads, wanted in ((32, 1024, 2), (33, 1024, 1), (255, 128, 2), (128, 128, 4), (16, 64, 32),
+                                           (16, 256, 8)):
+            self.assertEqual(collect.ctas_by_registers(registers, threads), wanted)
+
+    def archive(self, **texts):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "k.tar")
+        with tarfile.open(path, "w") as tar:
+            for name, text in texts.items():
+                info = tarfile.TarInfo(name + ".txt")
+                info.size = len(text)
+                tar.addfile(info, io.BytesIO(text.encode()))
+        return path
+
+    def test_archives_without_a_kernel_or_its_instructions(self):
+        line = "sm_90a {} kernel instructions 7\n"
+        both = line.format("_Z1kPfi") + line.format("_Z2k3Pfi")
+        counts = collect.Counts()
+        collect.add_machine(counts, self.archive(ptxas=self.SAID, sass=both, threads="_Z1kPfi 128\n"))
+        self.assertEqual(counts.figures["k"]["sass", "sm_90a k kernel", "instructions"], 7)
+        self.assertEqual(counts.figures["k"]["ptxas", "sm_90a k", "ctas_by_registers"], 16)
+        for texts, why in (({"sass": both}, "ptxas says nothing"), ({"ptxas": ""}, "ptxas says nothing of a kernel"),
+                           ({"ptxas": self.SAID, "sass": line.format("_Z1kPfi")}, "there are no instructions of _Z2k3"),
+                           ({"ptxas": self.SAID, "sass": both + line.format("_Z1x")}, "of which ptxas does not speak"),
+                           ({"ptxas": self.SAID, "sass": "sm_90a k 7\n"}, "not understood")):
+            with self.assertRaisesRegex(collect.Failed, why):
+                collect.add_machine(collect.Counts(), self.archive(**texts))
 
     def test_names_of_entries(self):
         self.assertEqual(collect.entry_name("void (anonymous namespace)::k<bf16, shape<64, true> >(params)"),
@@ -540,9 +630,9 @@ class Accepted(unittest.TestCase):
 class Regressions(unittest.TestCase):
     """regressions_test.py: how many were compared really."""
 
-    ENTRIES = {**{f"r{n}": {"what": "w", "worse": [("forward", "barrier_waits")]} for n in range(13)},
+    ENTRIES = {**{f"r{n}": {"what": "w", "worse": [("forward", "barrier_waits")]} for n in range(26)},
                "harmless": {"what": "w", "worse": []}}
-    ON_CHIP = ["r11", "r12"]
+    ON_CHIP = ["r24", "r25"]
 
     def status(self, given, nvcc="nvcc 1", version="gcc 1"):
         tally, text = regressions_test.Tally(self.ENTRIES, self.ON_CHIP, nvcc), io.StringIO()
@@ -555,12 +645,12 @@ class Regressions(unittest.TestCase):
 
     def test_all_are_compared(self):
         status, said = self.status(self.ENTRIES)
-        self.assertEqual((status, said[-1]), (0, "13 of 13 regressions and 1 of 1 harmless changes were compared"))
+        self.assertEqual((status, said[-1]), (0, "26 of 26 regressions and 1 of 1 harmless changes were compared"))
 
     def test_without_nvcc(self):
         status, said = self.status([name for name in self.ENTRIES if name not in self.ON_CHIP], nvcc="")
-        self.assertEqual((status, said[-2:]), (0, ["UNCHECKED, there is no nvcc: r11 r12",
-                                                   "11 of 13 regressions and 1 of 1 harmless changes were compared"]))
+        self.assertEqual((status, said[-2:]), (0, ["UNCHECKED, there is no nvcc: r24 r25",
+                                                   "24 of 26 regressions and 1 of 1 harmless changes were compared"]))
 
     def test_what_is_not_built_is_no_matter_of_nvcc(self):
         status, said = self.status([name for name in self.ENTRIES if name != "r3"])
@@ -570,7 +660,7 @@ class Regressions(unittest.TestCase):
         status, said = self.status(self.ENTRIES, version="gcc 2")
         self.assertEqual((status, said), (0, [
             "UNCHECKED, the baseline is of gcc 1, this is gcc 2: " + " ".join(self.ENTRIES),
-            "0 of 13 regressions and 0 of 1 harmless changes were compared"]))
+            "0 of 26 regressions and 0 of 1 harmless changes were compared"]))
 
     def test_one_that_is_missed_fails(self):
         for name, value in (("r3", 100), ("harmless", 101)):

@@ -31,8 +31,9 @@ def options():
     parser.add_argument("--json", metavar="FILE", help="write every sample of times to a file")
     parser.add_argument("--times", metavar="FILE", help="with --accept: count nothing, but log head's times of a file "
                         "that --json wrote; the commit that is logged is always the one checked out here")
-    for name in ("sim", "host", "nvcc-version", "ptxas", "baselines", "history"):
-        parser.add_argument("--" + name, help=argparse.SUPPRESS, nargs="*" if name == "ptxas" else None)
+    for name in ("sim", "host", "nvcc-version", "nvdisasm-version", "baselines", "history"):
+        parser.add_argument("--" + name, help=argparse.SUPPRESS)
+    parser.add_argument("--machine", help=argparse.SUPPRESS, nargs="*", default=[])
     return parser.parse_args()
 
 
@@ -89,10 +90,14 @@ def sentence_of(error):
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
 
 
+def count(args):
+    return collect.collect(args.sim, args.host, args.nvcc_version, args.nvdisasm_version, args.machine)
+
+
 def accept_counts(args, folder, log):
     try:
         old, logged = baseline.read(folder), history.read(log)
-        counts = collect.collect(args.sim, args.host, args.nvcc_version, args.ptxas)
+        counts = count(args)
         print_differences(baseline.compare(counts, old))
         gone = baseline.gone(counts, old)
         if gone and not args.gone:
@@ -144,7 +149,7 @@ def compare(args, folder, log):
     try:
         old = baseline.read(folder)
         history.read(log)
-        counts = collect.collect(args.sim, args.host, args.nvcc_version, args.ptxas)
+        counts = count(args)
     except (files.Malformed, collect.Failed, OSError) as error:
         print(f"FAIL: {sentence_of(error)}")
         return 1

@@ -1,11 +1,15 @@
 """Planted regressions: programs that count with one source changed, as regressions.txt says."""
 
 load("//ci:defs.bzl", "C_FLAGS", "NEEDS_CUDA", "cuda_library", "if_cuda", "sim_library")
+load(":machine.bzl", "machine_counts")
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
 
 _SOURCES = ["//kernels:%s" % name for name in [
+    "decode/one_query.h",
     "decode/one_query_forward_sm80.cu",
     "long/backward_sm80.cu",
+    "long/dsink.cu",
+    "long/forward_fp32.cu",
     "long/forward_sm80.cu",
     "merge/merge.cu",
     "merge/merge_backward.cu",
@@ -17,6 +21,10 @@ _SOURCES = ["//kernels:%s" % name for name in [
     "shared/online_softmax.h",
     "shared/scores.h",
     "shared/tiles.h",
+    "short/backward_sm90_n128.cu",
+    "short/backward_sm90_n128_latency.cu",
+    "short/forward_sm90.cu",
+    "short/forward_sm90_scaled.cu",
 ]] + [
     "//lib:plan.c",
     "//reference:forward.c",
@@ -54,19 +62,14 @@ def planted_on_sim(name, kernel):
     )
 
 def planted_on_chip(name, kernel):
-    """NAME: what ptxas says of a changed kernel."""
+    """NAME: what nvcc made of a changed kernel."""
     cuda_library(
         name = name + "_kernel",
         testonly = True,
         srcs = [_source(name, kernel + ".cu")],
         deps = ["//kernels:shared"],
     )
-    native.filegroup(
-        name = name,
-        testonly = True,
-        srcs = if_cuda([":%s_kernel_nvcc" % name]),
-        output_group = "ptxas",
-    )
+    machine_counts(name, ":%s_kernel" % name, "planted/%s/machine/%s.tar" % (name, kernel))
 
 def planted_on_host(name, source, main, deps, copts = []):
     """NAME: the program `main`, a library, with a changed C source, compiled with C_FLAGS and `copts` as it is."""
