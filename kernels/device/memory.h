@@ -49,14 +49,24 @@ DEVICE T same_16(const S &from)
 template <typename T>
 DEVICE T load_16(const void *address)
 {
+#if ON_CHIP
     const sixteen_bytes v = *static_cast<const sixteen_bytes *>(address); /* copied from there, it would be bytes */
+#else
+    sixteen_bytes v;
+    sim_load_16(&v, address);
+#endif
     return same_16<T>(v);
 }
 
 template <typename T>
 DEVICE void store_16(void *address, const T &value)
 {
-    *static_cast<sixteen_bytes *>(address) = same_16<sixteen_bytes>(value);
+    const sixteen_bytes v = same_16<sixteen_bytes>(value);
+#if ON_CHIP
+    *static_cast<sixteen_bytes *>(address) = v;
+#else
+    sim_store_16(address, &v);
+#endif
 }
 
 /* The same of global memory. Streaming (.cs) says that the bytes are used once: the caches drop them first. */

@@ -86,6 +86,14 @@ void sim_registers_fence(struct sim_thread *thread)
     w->fenced = true;
 }
 
+const float *sim_unwritten_register(const float *fragment, int n)
+{
+    static const uint32_t poison = 0xffffffff; /* fiber.c */
+    for (int i = 0; i < n; i++)
+        if (memcmp(&fragment[i], &poison, sizeof poison) == 0) return &fragment[i];
+    return NULL;
+}
+
 static void access_registers(struct sim_thread *thread, const char *address, size_t bytes, bool write,
                              const char *instruction, const void *site)
 {
@@ -388,20 +396,33 @@ static void check_global(const void *address, const char *instruction, const voi
         sim_fail(sim_self, SIM_OUT_OF_BOUNDS, instruction, site, address, "This is no address of global memory.");
 }
 
+static inline void load_16(void *value, const void *address, const char *instruction, const void *site)
+{
+    watch(sim_self, address, 16, 16, false, instruction, site);
+    watch(sim_self, value, 16, 1, true, instruction, site);
+    memcpy(value, address, 16);
+}
+
+static inline void store_16(void *address, const void *value, const char *instruction, const void *site)
+{
+    watch(sim_self, value, 16, 1, false, instruction, site);
+    watch(sim_self, address, 16, 16, true, instruction, site);
+    memcpy(address, value, 16);
+}
+
+void sim_load_16(void *value, const void *address) { load_16(value, address, "ld.v4", SIM_SITE); }
+void sim_store_16(void *address, const void *value) { store_16(address, value, "st.v4", SIM_SITE); }
+
 void sim_load_global_16(void *value, const void *address)
 {
     check_global(address, "ld.global.v4", SIM_SITE);
-    watch(sim_self, address, 16, 16, false, "ld.global.v4", SIM_SITE);
-    watch(sim_self, value, 16, 1, true, "ld.global.v4", SIM_SITE);
-    memcpy(value, address, 16);
+    load_16(value, address, "ld.global.v4", SIM_SITE);
 }
 
 void sim_store_global_16(void *address, const void *value)
 {
     check_global(address, "st.global.v4", SIM_SITE);
-    watch(sim_self, value, 16, 1, false, "st.global.v4", SIM_SITE);
-    watch(sim_self, address, 16, 16, true, "st.global.v4", SIM_SITE);
-    memcpy(address, value, 16);
+    store_16(address, value, "st.global.v4", SIM_SITE);
 }
 
 /* The names that kernels/device/machine.h gives to memcpy, memmove and memset. Host code calls them too. */

@@ -28,8 +28,8 @@ enum mbarrier_user { USER_THREAD, USER_ASYNC_PROXY };
 struct mbarrier *sim_mbarrier_at(const void *object, const struct issue *issue, enum mbarrier_user user);
 const void *sim_mbarrier_object(const struct mbarrier *barrier);
 
-/* Asynchronous work that will end on the barrier: begun, and ended. Bytes: "complete_tx"; else an arrival. */
-void sim_mbarrier_expect_end(struct mbarrier *barrier);
+/* Asynchronous work that will end on the barrier: begun, and ended. Bytes: "complete_tx"; none: an arrival. */
+void sim_mbarrier_expect_end(struct mbarrier *barrier, unsigned bytes);
 void sim_mbarrier_bytes(struct mbarrier *barrier, unsigned bytes, sim_epoch epoch, const struct issue *issue);
 void sim_mbarrier_async_arrive(struct mbarrier *barrier, sim_epoch epoch, const struct issue *issue);
 

@@ -92,7 +92,7 @@ void sim_box_load(const struct box *box, void *shared, void *mbarrier, uint16_t 
     sim_box_watch_global(box, &deed, BOX_READ);
     for (unsigned i = 0; i < load->n; ++i) {
         sim_box_watch_load(box, &deed, load->shared[i]);
-        sim_mbarrier_expect_end(load->barriers[i]);
+        sim_mbarrier_expect_end(load->barriers[i], sim_box_bytes(box));
     }
     count_copy(issue, box);
     sim_async_submit(cluster, &load->async);

@@ -52,7 +52,9 @@ float sim_log2_approx(float x);
 float sim_rcp_approx(float x);
 float sim_tanh_approx(float x);
 
-/* Ordinary accesses with a name: 16 bytes of global memory, cache hints without effect here. */
+/* Ordinary accesses with a name: 16 bytes, at a multiple of 16; of global memory, cache hints without effect here. */
+void sim_load_16(void *value, const void *address);
+void sim_store_16(void *address, const void *value);
 void sim_load_global_16(void *value, const void *address);
 void sim_store_global_16(void *address, const void *value);
 

@@ -27,11 +27,8 @@ struct sim_meeting {
 bool sim_same_place(const void *site, const void *other_site)
 {
     if (site == other_site || !sim_has_lines(site)) return true; /* a compiler may have doubled what is one place */
-    char file[128], other_file[128];
-    int line, other_line;
-    sim_locate(site, file, sizeof file, &line);
-    sim_locate(other_site, other_file, sizeof other_file, &other_line);
-    return line > 0 && line == other_line && strcmp(file, other_file) == 0;
+    const uint64_t chain = sim_chain(site);
+    return chain != 0 && chain == sim_chain(other_site);
 }
 
 void sim_fail_elsewhere(struct sim_thread *thread, const char *instruction, const void *site,

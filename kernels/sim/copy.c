@@ -186,7 +186,7 @@ void sim_cp_async_mbarrier_arrive(void *mbarrier)
     groups->cp_async.covered = groups->cp_async.issued;
     groups->cp_async.epoch = 0;
     self->overlap.copies = 0; /* the mbarrier's wait counts them */
-    sim_mbarrier_expect_end(arrival->barrier);
+    sim_mbarrier_expect_end(arrival->barrier, 0);
     sim_async_submit(self->cta->cluster, &arrival->async);
 }
 

@@ -26,6 +26,7 @@ enum {
  * workers stay with the process: a launch borrows as many as it needs. */
 struct worker {
     struct worker *next; /* of the idle ones */
+    void *fault_stack;
     struct sim_stacks *stacks;
     struct sim_schedule *schedule;
     struct sim_cluster cluster;
@@ -187,6 +188,7 @@ static void free_worker(struct worker *worker)
 {
     sim_stacks_destroy(worker->stacks);
     sim_schedule_destroy(worker->schedule);
+    free(worker->fault_stack);
     free(worker);
 }
 
@@ -196,7 +198,8 @@ static struct worker *make_worker(void)
     if (!worker) return NULL;
     worker->stacks = sim_stacks_create();
     worker->schedule = sim_schedule_create();
-    if (worker->stacks && worker->schedule) return worker;
+    worker->fault_stack = malloc(SIM_FAULT_STACK);
+    if (worker->stacks && worker->schedule && worker->fault_stack) return worker;
     free_worker(worker);
     return NULL;
 }
@@ -377,6 +380,7 @@ static void run_deeds(struct sim_cluster *cluster)
     }
     cluster->barrier = sim_cluster_barrier_create(cluster);
     sim_schedule_run(cluster);
+    sim_end_suspicion(cluster);
     for (unsigned i = 0; i < cluster->num_ctas; ++i) {
         sim_barriers_finish(&cluster->ctas[i]);
         sim_mbarriers_finish(&cluster->ctas[i]);
@@ -432,14 +436,18 @@ static void *run_clusters(void *argument)
 {
     struct worker *worker = argument;
     struct run *run = worker->run;
+    struct sim_fault_watch faults;
+    sim_faults_begin(&faults, worker->fault_stack);
     for (;;) {
         const uint64_t i = atomic_fetch_add(&run->next, 1);
-        if (i >= run->num_clusters) return NULL;
+        if (i >= run->num_clusters) break;
         const uint64_t index = (uint64_t)(((unsigned __int128)i * run->stride + run->offset) % run->num_clusters);
         if (index > atomic_load(&run->lowest_failed)) continue;
         run_cluster(worker, index);
         if (worker->cluster.report.rule != SIM_CLEAN) note_finding(run, index, &worker->cluster.report);
     }
+    sim_faults_end(&faults);
+    return NULL;
 }
 
 static uint64_t greatest_common_divisor(uint64_t a, uint64_t b)

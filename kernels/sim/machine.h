@@ -10,6 +10,7 @@
  *   collective.c  instructions of a warp or warpgroup  access.c    ordinary loads and stores
  *   barrier.c     barriers of CTAs and clusters        report.c    findings, source lines
  *   registers.c   register budgets                     count.c     counters
+ *   fault.c       faults of the processor
  *   place.c       indices, mapa, trap                  overlap.c   work beside copies
  *   mbarrier.c copy.c bulk.c tensor_map.c tensor_copy.c wgmma.c wgmma_operand.c   asynchronous work
  *   unit.c mma.c  tensor cores                         approx.c    special functions */
@@ -190,6 +191,8 @@ void sim_describe_address(const struct sim_cluster *cluster, const void *address
 /* "file.cu:120", and for the report's fields; innermost inlined place outside kernels/device/. */
 void sim_locate(const void *site, char *file, size_t bytes, int *line);
 bool sim_has_lines(const void *site); /* whether its program or library holds any: stripped ones do not */
+/* A hash of the source lines of a site and of the calls that were inlined around it; 0: they are not known. */
+uint64_t sim_chain(const void *site);
 
 /* ---- collective.c ----------------------------------------------------------------------------------------- */
 
@@ -213,7 +216,7 @@ void sim_check_converged(struct sim_thread *thread, uint32_t come, const char *i
 /* SIM_DIVERGED: `other` waits for the thread, which is at another instruction. */
 _Noreturn void sim_fail_elsewhere(struct sim_thread *thread, const char *instruction, const void *site,
                                   const struct sim_thread *other);
-/* The same instruction of the source: compilers may have copied it. */
+/* The same instruction of the source, reached by the same calls that were inlined: compilers may have copied it. */
 bool sim_same_place(const void *site, const void *other_site);
 
 /* ---- clock.c ---------------------------------------------------------------------------------------------- */
@@ -249,6 +252,8 @@ void sim_clocks_end(struct sim_cluster *cluster);
  * after the last sim_shared_destroy, whether the run ended well or not. */
 void sim_watch_begin(struct sim_cluster *cluster);
 void sim_watch_end(struct sim_cluster *cluster);
+/* A read of bytes that nobody has written is a finding now, if there was one. */
+void sim_end_suspicion(struct sim_cluster *cluster);
 
 /* An access by the running thread, through the generic proxy, to shared, global or constant memory or its own
  * registers: bounds, alignment (`align` 1: none asked), initialised, races, in-flight bytes; counts. Any address: the
@@ -278,6 +283,8 @@ void sim_registers_end(struct sim_thread *thread, const void *registers);
 /* Registers written by ordinary code since the thread's last wgmma.fence? */
 bool sim_registers_dirty(const struct sim_thread *thread, const void *registers, size_t bytes);
 void sim_registers_fence(struct sim_thread *thread);
+/* The first of n numbers of a fragment that nobody has written since the thread began; NULL: none. */
+const float *sim_unwritten_register(const float *fragment, int n);
 
 /* Shared memory, by CTA. */
 bool sim_in_window(const struct sim_cluster *cluster, const void *address, unsigned *rank, uint32_t *offset);
@@ -310,6 +317,17 @@ void sim_log_flush(struct sim_warp *warp); /* the warp has met or ended: group w
 const struct sim_options *sim_options_of(const struct sim_cluster *cluster);
 /* The running thread's instruction needs sm_90: SIM_WRONG_GENERATION on another. */
 void sim_require_sm_90(const char *instruction, const void *site);
+
+/* ---- fault.c ---------------------------------------------------------------------------------------------- */
+
+/* Between these two, a fault of a kernel that runs on this host thread is a finding. `stack` has SIM_FAULT_STACK bytes,
+ * where the finding is made: the kernel's own may be what is at fault. */
+enum { SIM_FAULT_STACK = 64 * 1024 };
+struct sim_fault_watch {
+    void *before[3]; /* a stack_t */
+};
+void sim_faults_begin(struct sim_fault_watch *watch, void *stack);
+void sim_faults_end(const struct sim_fault_watch *watch);
 
 /* ---- life of a CTA: called by launch.c ---------------------------------------------------------------------- */
 

@@ -12,6 +12,12 @@
 
 enum { OBJECT_BYTES = 8, MAX_COUNT = (1 << 20) - 1, MAX_LOAD_AGENTS = 256, GIVE_UP = 8 };
 
+/* Phases that had passed, plus 1, when a thread last waited, waited for the same phase again, and arrived; 0: never. */
+struct waiter {
+    uint32_t waited, again, arrived;
+    struct issue issue; /* of the wait again */
+};
+
 struct mbarrier {
     struct sim_cta *cta;
     void *object;
@@ -23,10 +29,11 @@ struct mbarrier {
     uint32_t phase;
     struct sim_clock clocks[2]; /* of phase % 2 */
     unsigned in_flight;      /* asynchronous work that will end here */
+    int64_t bytes_in_flight; /* that it will bring */
     uint32_t phases_of_bytes, phases_seen; /* phases up to the last that counted bytes; up to the last waited for */
     struct issue last;       /* arrival, expectation or bytes */
     struct issue last_bytes;
-    uint32_t *waited;        /* by thread of the CTA: phases that had passed at its last wait, plus 1; 0: none yet */
+    struct waiter *waiters;  /* by thread of the CTA */
     uint32_t waiting[SIM_MAX_THREADS / SIM_WARP];
 };
 
@@ -171,6 +178,7 @@ static void settle(struct mbarrier *b, const struct issue *issue)
 
 static void arrive(struct mbarrier *b, unsigned count, const struct issue *issue)
 {
+    if (issue->thread->cta == b->cta) b->waiters[issue->thread->linear].arrived = b->phase + 1;
     if (count == 0 || count > MAX_COUNT)
         sim_fail(issue->thread, SIM_BAD_OPERAND, issue->instruction, issue->site, b->object,
                  "%u arrivals at once; 1 to %d are possible.", count, MAX_COUNT);
@@ -187,10 +195,18 @@ static void expect(struct mbarrier *b, unsigned bytes, const struct issue *issue
     if (bytes > MAX_TX || b->tx + bytes > MAX_TX)
         sim_fail(issue->thread, SIM_BAD_OPERAND, issue->instruction, issue->site, b->object,
                  "%u more bytes are expected; a phase may expect %d in all.", bytes, MAX_TX);
+    if (b->pending == 0 && b->tx <= b->bytes_in_flight)
+        sim_fail(issue->thread, SIM_BARRIER_COUNT, issue->instruction, issue->site, b->object,
+                 "All arrivals of phase %u have come, and the %lld bytes that it waits for are on their way: it may be "
+                 "complete before %u more bytes are expected.", b->phase, (long long)b->tx, bytes);
     b->tx += bytes;
 }
 
-void sim_mbarrier_expect_end(struct mbarrier *b) { ++b->in_flight; }
+void sim_mbarrier_expect_end(struct mbarrier *b, unsigned bytes)
+{
+    ++b->in_flight;
+    b->bytes_in_flight += bytes;
+}
 
 static void end_of_async(struct mbarrier *b, sim_epoch epoch, bool async_proxy, const struct issue *issue)
 {
@@ -204,6 +220,7 @@ static void end_of_async(struct mbarrier *b, sim_epoch epoch, bool async_proxy, 
 void sim_mbarrier_bytes(struct mbarrier *b, unsigned bytes, sim_epoch epoch, const struct issue *issue)
 {
     end_of_async(b, epoch, true, issue);
+    b->bytes_in_flight -= bytes;
     b->phases_of_bytes = b->phase + 1;
     b->last_bytes = *issue;
     b->tx -= bytes;
@@ -233,7 +250,7 @@ static struct mbarrier *make_room(struct sim_mbarriers *barriers, void *object)
     b = sim_async_take(barriers->cta, sizeof *b);
     b->cta = barriers->cta;
     b->object = object;
-    b->waited = sim_async_take(b->cta, b->cta->num_threads * sizeof *b->waited);
+    b->waiters = sim_async_take(b->cta, b->cta->num_threads * sizeof *b->waiters);
     return barriers->at[barriers->num++] = b;
 }
 
@@ -254,7 +271,7 @@ void sim_mbarrier_init(void *object, unsigned count)
                  "An mbarrier lies there already; mbarrier.inval must end it first.");
     sim_shared_protect(self->cta, object, OBJECT_BYTES, "mbarrier", issue.site);
     for (int i = 0; i < 2; ++i) sim_clock_reset(self->cta->cluster, &b->clocks[i]);
-    memset(b->waited, 0, self->cta->num_threads * sizeof *b->waited);
+    memset(b->waiters, 0, self->cta->num_threads * sizeof *b->waiters);
     b->valid = true;
     b->fenced = false;
     b->maker = self;
@@ -329,16 +346,32 @@ void sim_mbarrier_expect_tx(void *object, unsigned bytes)
 
 static bool has_passed(const struct mbarrier *b, unsigned parity) { return b->phase % 2 != parity; }
 
-/* The phase before the running one satisfies the wait. */
-static bool pass(struct mbarrier *b, unsigned parity, const struct issue *issue)
+static _Noreturn void fail_parity(const struct mbarrier *b, uint32_t phases, const struct issue *issue)
+{
+    sim_fail(issue->thread, SIM_WRONG_PARITY, issue->instruction, issue->site, b->object,
+             "The wait for parity %u is satisfied by a phase that this thread has already waited for (%u passed, none "
+             "since), and another follows that it does not wait for; the parity to wait for turns with each phase.",
+             (phases - 1) % 2, phases);
+}
+
+/* The phase before the running one satisfies the wait. A thread may wait for it again, but not where it has arrived in
+ * the next one, nor where it then leaves that out. */
+static void note_wait(struct mbarrier *b, const struct issue *issue)
+{
+    struct waiter *waiter = &b->waiters[issue->thread->linear];
+    if (waiter->waited == b->phase + 1) {
+        if (waiter->arrived == b->phase + 1) fail_parity(b, b->phase, issue);
+        waiter->again = b->phase + 1;
+        waiter->issue = *issue;
+    } else if (waiter->again != 0 && waiter->again == waiter->waited && b->phase > waiter->again) {
+        fail_parity(b, waiter->again - 1, &waiter->issue);
+    }
+    waiter->waited = b->phase + 1;
+}
+
+static bool pass(struct mbarrier *b, const struct issue *issue)
 {
     struct sim_thread *self = issue->thread;
-    uint32_t *waited = &b->waited[self->linear];
-    if (*waited == b->phase + 1)
-        sim_fail(self, SIM_WRONG_PARITY, issue->instruction, issue->site, b->object,
-                 "The wait for parity %u is satisfied by a phase that this thread has already waited for (%u passed, "
-                 "none since); the parity to wait for turns with each phase.", parity, b->phase);
-    *waited = b->phase + 1;
     if (b->phase > b->phases_seen) b->phases_seen = b->phase;
     if (b->phase > 0) sim_acquire(self, &b->clocks[(b->phase - 1) % 2]);
     ++sim_tally(b->cta->cluster)->mbarrier_waits;
@@ -363,20 +396,24 @@ bool sim_mbarrier_try_wait(const void *object, unsigned parity)
     struct mbarrier *b = begin_wait(object, parity, &issue);
     if (!has_passed(b, parity) && sim_draw(self->cta->cluster, GIVE_UP) == 0) {
         sim_yield(what, object, issue.site);
-        return b->valid && has_passed(b, parity) && pass(b, parity, &issue);
+        if (!b->valid || !has_passed(b, parity)) return false;
+        note_wait(b, &issue);
+        return pass(b, &issue);
     }
     while (!has_passed(b, parity)) {
         b->waiting[self->warp->index] |= 1u << self->lane;
         sim_wait(what, object, issue.site);
     }
-    return pass(b, parity, &issue);
+    note_wait(b, &issue);
+    return pass(b, &issue);
 }
 
+/* It may be a look ahead: the thread need not have waited. */
 bool sim_mbarrier_test_wait(const void *object, unsigned parity)
 {
     const struct issue issue = {sim_self, "mbarrier.test_wait", SIM_SITE};
     struct mbarrier *b = begin_wait(object, parity, &issue);
-    if (has_passed(b, parity)) return pass(b, parity, &issue);
+    if (has_passed(b, parity)) return pass(b, &issue);
     sim_yield(parity ? "mbarrier.test_wait parity 1" : "mbarrier.test_wait parity 0", object, issue.site);
     return false;
 }

@@ -61,6 +61,10 @@ void sim_mma(enum sim_format format, float *d, const uint32_t *a, const uint32_t
     sim_watch_read(a, 4 * sizeof *a, 4, name, SIM_SITE);
     sim_watch_read(b, 2 * sizeof *b, 4, name, SIM_SITE);
     sim_watch_read(c, 4 * sizeof *c, 4, name, SIM_SITE);
+    const float *nobody = sim_self->cta->cluster->watched ? sim_unwritten_register(c, 4) : NULL;
+    if (nobody)
+        sim_fail(sim_self, SIM_UNINITIALISED, name, SIM_SITE, nobody,
+                 "The product is added to accumulators that nobody has written.");
     sim_watch_write(d, 4 * sizeof *d, 4, name, SIM_SITE);
     sim_collect_warp(name, SIM_SITE, (uint32_t)ALL_LANES, &args, run_mma);
 }

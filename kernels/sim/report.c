@@ -86,13 +86,22 @@ static const char *call_of(Dwarf_Die *cu, Dwarf_Die *scope, int *line)
     return dwarf_filesrc(files, file, NULL, NULL);
 }
 
-static const char *locate(Dwarf_Addr pc, int *line)
+static uint64_t add_to_chain(uint64_t chain, const char *file, int line)
+{
+    for (; *file; file++) chain = (chain ^ (unsigned char)*file) * 0x100000001b3u; /* FNV-1a */
+    return (chain ^ (unsigned)line) * 0x100000001b3u;
+}
+
+/* The innermost line outside of the device layer, and the chain of all lines. */
+static const char *locate(Dwarf_Addr pc, int *line, uint64_t *chain)
 {
     Dwfl *dwfl = open_dwarf();
     Dwfl_Module *module = dwfl ? dwfl_addrmodule(dwfl, pc) : NULL;
     Dwfl_Line *at = module ? dwfl_module_getsrc(module, pc) : NULL;
     const char *file = at ? dwfl_lineinfo(at, NULL, line, NULL, NULL, NULL) : NULL;
-    if (!file || !in_device_layer(file)) return file;
+    *chain = 0;
+    if (!file) return file;
+    *chain = add_to_chain(0xcbf29ce484222325u, file, *line);
     Dwarf_Addr bias;
     Dwarf_Die *cu = dwfl_module_addrdie(module, pc, &bias), *scopes = NULL;
     int n = cu ? dwarf_getscopes(cu, pc - bias, &scopes) : 0;
@@ -100,11 +109,12 @@ static const char *locate(Dwarf_Addr pc, int *line)
     Dwarf_Die *up = NULL;
     if (n > 0) {
         const int depth = dwarf_getscopes_die(&scopes[0], &up);
-        for (int i = 0; i < depth && in_device_layer(file); i++)
+        for (int i = 0; i < depth; i++)
             if (dwarf_tag(&up[i]) == DW_TAG_inlined_subroutine) {
                 int call_line;
                 const char *call = call_of(cu, &up[i], &call_line);
-                if (call) file = call, *line = call_line;
+                if (call) *chain = add_to_chain(*chain, call, call_line);
+                if (call && in_device_layer(file)) file = call, *line = call_line;
             }
     }
     free(up);
@@ -117,6 +127,7 @@ struct place {
     char *file;
     size_t bytes;
     int *line;
+    uint64_t chain;
 };
 
 static void locate_place(void *argument)
@@ -125,16 +136,19 @@ static void locate_place(void *argument)
         const void *site;
         const char *file;
         int line;
+        uint64_t chain;
     } known[1024], *k; /* libdw takes a millisecond */
-    const struct place *p = argument;
+    struct place *p = argument;
     pthread_mutex_lock(&dwarf_mutex);
     k = &known[(uintptr_t)p->site % 1021];
     if (k->site != p->site) {
         k->line = 0;
-        k->file = locate((Dwarf_Addr)(uintptr_t)p->site - 1, &k->line); /* the site is where the call returns to */
+        /* The site is where the call returns to. */
+        k->file = locate((Dwarf_Addr)(uintptr_t)p->site - 1, &k->line, &k->chain);
         k->site = p->site;
     }
     *p->line = k->line;
+    p->chain = k->chain;
     if (k->file) snprintf(p->file, p->bytes, "%s", strncmp(k->file, "./", 2) == 0 ? k->file + 2 : k->file);
     pthread_mutex_unlock(&dwarf_mutex);
 }
@@ -142,10 +156,19 @@ static void locate_place(void *argument)
 /* libdw takes more stack than a fiber has. */
 void sim_locate(const void *site, char *file, size_t bytes, int *line)
 {
-    struct place place = {site, file, bytes, line};
+    struct place place = {site, file, bytes, line, 0};
     *line = 0;
     snprintf(file, bytes, "?");
     if (site) sim_on_host_stack(locate_place, &place);
+}
+
+uint64_t sim_chain(const void *site)
+{
+    char file[1];
+    int line;
+    struct place place = {site, file, sizeof file, &line, 0};
+    sim_on_host_stack(locate_place, &place);
+    return place.chain;
 }
 
 struct module_question {
@@ -230,6 +253,7 @@ void sim_fail(struct sim_thread *thread, enum sim_rule rule, const char *instruc
     struct sim_cluster *cluster = thread->cta->cluster;
     struct sim_report *r = &cluster->report;
     char what[768];
+    sim_end_suspicion(cluster); /* it came first, and may be why */
     va_list list;
     va_start(list, format);
     vsnprintf(what, sizeof what, format, list);

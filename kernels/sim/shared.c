@@ -127,14 +127,28 @@ static inline void check_write_seen(const struct access *a, const struct sim_sha
     sim_fail_conflict(a, shared->cta->window + offset, &(struct party){cell->write, cell->site, true});
 }
 
+void sim_end_suspicion(struct sim_cluster *cluster)
+{
+    const struct suspicion s = cluster->watch ? cluster->watch->suspicion : (struct suspicion){NULL};
+    if (!s.thread) return;
+    cluster->watch->suspicion.thread = NULL;
+    sim_fail(s.thread, SIM_UNINITIALISED, s.instruction, s.pc, s.address,
+             "Nobody has written this byte of shared memory.");
+}
+
+static void suspect(const struct access *a, const struct sim_shared *shared, uint32_t offset)
+{
+    enum { PATIENCE = 100000 };
+    struct suspicion *s = &shared->cta->cluster->watch->suspicion;
+    if (!s->thread) *s = (struct suspicion){a->thread, a->instruction, shared->cta->window + offset, a->pc, PATIENCE};
+}
+
 static inline void read_cell(const struct access *a, const struct sim_shared *shared, uint32_t offset,
                              struct cell *cell)
 {
-    if (cell->write == 0)
-        sim_fail(a->thread, SIM_UNINITIALISED, a->instruction, a->pc, shared->cta->window + offset,
-                 "Nobody has written this byte of shared memory.");
+    if (cell->write == 0) suspect(a, shared, offset);
     check_write_seen(a, shared, offset, cell);
-    if (a->async_proxy && !sim_has_seen_fenced(a->thread, cell->write))
+    if (a->async_proxy && cell->write != 0 && !sim_has_seen_fenced(a->thread, cell->write))
         sim_fail_fence(a, shared->cta->window + offset, &(struct party){cell->write, cell->site, true});
     cell->readers = readers_add(shared->cta->cluster->watch->shared, cell->readers, a);
 }
@@ -146,8 +160,11 @@ static inline void write_cell(const struct access *a, const struct sim_shared *s
     check_write_seen(a, shared, offset, cell);
     if (a->async_proxy && cell->write != 0 && !sim_has_seen_fenced(a->thread, cell->write))
         sim_fail_fence(a, shared->cta->window + offset, &(struct party){cell->write, cell->site, true});
-    if (!readers_seen(shared->cta->cluster->watch->shared, cell->readers, a, &other))
+    if (!readers_seen(shared->cta->cluster->watch->shared, cell->readers, a, &other)) {
+        if (cell->write == 0) shared->cta->cluster->watch->suspicion.thread = NULL; /* it is this race */
         sim_fail_conflict(a, shared->cta->window + offset, &other);
+    }
+    if (cell->write == 0 && cell->readers != 0) sim_end_suspicion(shared->cta->cluster); /* it comes in order, late */
     *cell = (struct cell){a->epoch, 0, a->site};
 }
 
@@ -219,6 +236,7 @@ void sim_shared_access(const struct access *a, unsigned rank, uint32_t offset, s
     struct sim_cluster *cluster = a->thread->cta->cluster;
     struct sim_shared *shared = cluster->ctas[rank].shared;
     if (cluster->watch->shared->count >= cluster->watch->shared->full) sweep(cluster);
+    if (cluster->watch->suspicion.thread && --cluster->watch->suspicion.patience == 0) sim_end_suspicion(cluster);
     if (rank != a->thread->cta->rank) {
         check_begun(a, shared->cta, offset);
         note_remote(shared, a);

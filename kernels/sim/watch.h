@@ -120,7 +120,17 @@ struct async_name {
     struct sim_thread *issuer;
 };
 
+/* A read of shared memory that nobody had written. If a write comes that nothing orders behind it, that is a race, and
+ * the barrier between them is what is missing; else nobody writes it in time. So the cluster goes on for a while. */
+struct suspicion {
+    struct sim_thread *thread; /* NULL: none */
+    const char *instruction, *address;
+    const void *pc;
+    uint32_t patience;         /* accesses until it is reported */
+};
+
 struct sim_watch {
+    struct suspicion suspicion;
     struct readers *shared, *global; /* of shared and of global memory */
     struct async_name *async;
     uint32_t num_async;              /* allocated */

@@ -239,6 +239,20 @@ static void hand_over_registers(struct product *p, struct sim_thread *threads)
     }
 }
 
+/* Registers begin as bytes 0xff, which no instruction computes. Those of products on the way are with the team. */
+static void check_accumulators(const struct product *p, struct sim_thread *threads)
+{
+    if (!p->with.scale_d || !threads->cta->cluster->watched) return;
+    for (int i = 0; i < SIM_WARPGROUP; ++i) {
+        if (threads[i].wgmma->first != p) continue;
+        const float *nobody = sim_unwritten_register(p->d[i], p->with.n / 2);
+        if (nobody)
+            sim_fail(&threads[i], SIM_UNINITIALISED, name, p->issue.site, nobody,
+                     "The product is added to accumulators that nobody has written: the first one overwrites them "
+                     "(scale_d 0), or they are cleared.");
+    }
+}
+
 static void append(struct product *p, struct sim_thread *threads)
 {
     struct wgmma_team *team = p->team;
@@ -283,6 +297,7 @@ static void run_issue(struct sim_warp *warp, void *const args[SIM_WARPGROUP])
     watch_operands(p, threads);
     hand_over_registers(p, threads);
     append(p, threads);
+    check_accumulators(p, threads);
     count_product(with, cluster);
     sim_overlap_product(threads, SIM_WARPGROUP, true);
     sim_async_submit(cluster, &p->async);

@@ -158,8 +158,9 @@ Test(watch, races_are_exact_to_the_byte)
     expect_clean(watched_own_bytes, ARGS(.to = out, .n = 2));
     struct watched_args args = ARGS(.to = out, .n = 1);
     const int rule = watched_own_bytes(gpu, &args);
-    cr_assert(rule == SIM_RACE || rule == SIM_UNINITIALISED, "%s", sim_last_report(gpu)->text);
-    cr_assert(sim_last_report(gpu)->line == line_of("bytes", 1), "%s", sim_last_report(gpu)->text);
+    const int line = sim_last_report(gpu)->line;
+    cr_assert(rule == SIM_RACE, "%s", sim_last_report(gpu)->text);
+    cr_assert(line == line_of("bytes", 1) || line == line_of("bytes", 2), "%s", sim_last_report(gpu)->text);
 }
 
 /* More sets of readers than are kept: 256 readers in each of 6,000 intervals. */

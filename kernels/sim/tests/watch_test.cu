@@ -100,7 +100,7 @@ typedef unsigned char bytes_64[64];
 KERNEL(64, 1) void own_bytes(struct watched_args a)
 {
     STATIC_SHARED(bytes_64, t);
-    t[thread_x()] = static_cast<unsigned char>(thread_x());
+    t[thread_x()] = static_cast<unsigned char>(thread_x()); // HERE(bytes)
     if (a.n == 2) sync_threads();
     a.to[thread_x()] = t[(thread_x() + (a.n > 0)) % 64]; // HERE(bytes)
 }

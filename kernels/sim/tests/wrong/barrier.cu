@@ -96,6 +96,69 @@ KERNEL(64, 1) void shuffle_in_branches(struct room r)
 }
 EXHIBIT(shuffle_in_branches, shape.block[0] = shape.max_threads = 64)
 
+DEVICE float mirrored(float x)
+{
+    return shfl_xor(FULL_WARP, x, 31);  // HERE function_in_branches: diverged, shfl
+}
+
+// Both halves shuffle by a function that stands at two places: the innermost line of both is the same.
+KERNEL(64, 1) void function_in_branches(struct room r)
+{
+    const int i = thread_x();
+    float other = r.in[i];
+    if (lane() < 16 && r.wrong)
+        other = mirrored(other + 1) - 1;
+    else
+        other = mirrored(other);
+    r.out[i] = other;
+}
+EXHIBIT(function_in_branches, shape.block[0] = shape.max_threads = 64)
+
+DEVICE void meet()
+{
+    sync_threads();  // HERE barrier_in_branches: diverged, bar.sync
+}
+
+// The same of a barrier.
+KERNEL(64, 1) void barrier_in_branches(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = r.in[i];
+    if (warp() == 0 && r.wrong)
+        meet();
+    else
+        meet();
+    r.out[i] = t.at[63 - i];
+}
+EXHIBIT(barrier_in_branches, shape.block[0] = shape.max_threads = 64)
+
+// Reads what nobody has written before the barrier that is missing: whoever comes first, it is a race.
+KERNEL(64, 1) void barrier_missing(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = r.in[i];  // HERE barrier_missing: race, store
+    if (!r.wrong) sync_threads();
+    r.out[i] = t.at[63 - i];  // HERE barrier_missing: race, load
+}
+EXHIBIT(barrier_missing, shape.block[0] = shape.max_threads = 64)
+
+// A barrier stands between, on the wrong side of the writes: what is read there is nobody's.
+KERNEL(64, 1) void barrier_too_early(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    float other = 0.0f;
+    if (r.wrong) other = t.at[63 - i];  // HERE barrier_too_early: uninitialised, load
+    sync_threads();
+    t.at[i] = r.in[i];
+    sync_threads();
+    if (!r.wrong) other = t.at[63 - i];
+    r.out[i] = other;
+}
+EXHIBIT(barrier_too_early, shape.block[0] = shape.max_threads = 64)
+
 // Half of each warp passes one barrier more than the other half.
 KERNEL(64, 1) void barrier_by_half(struct room r)
 {

@@ -37,6 +37,7 @@ KERNEL(64, 1) void parity_not_turned(struct room r)
         const int first = 64 * round, i = thread_x();
         t.at[first + i] = r.in[first + i];
         mbarrier_arrive(&all);
+        if (!r.wrong && mbarrier_test_wait(&all, round)) mbarrier_wait(&all, round); /* what is over may be asked */
         mbarrier_wait(&all, r.wrong ? 0 : round);  // HERE parity_not_turned: wrong parity, mbarrier.try_wait
         r.out[first + i] = t.at[first + 63 - i];
     }
@@ -86,6 +87,25 @@ KERNEL(64, 1) void too_few_bytes_expected(struct room r)
     for (int x = thread_x(); x < 256; x += 64) r.out[x] = t.at[x];
 }
 EXHIBIT(too_few_bytes_expected, shape.block[0] = shape.max_threads = 64)
+
+// The barrier is told of the second half when the first may have come, and with it the end of the phase.
+KERNEL(64, 1) void expected_too_late(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    STATIC_SHARED(mbarrier, full);
+    const unsigned half = sizeof t / 2;
+    make(full, 1);
+    if (thread_x() == 0) {
+        if (!r.wrong) mbarrier_expect_tx(&full, half);
+        mbarrier_arrive_expect_tx(&full, half);
+        bulk_load(&t, r.in, half, &full);
+        if (r.wrong) mbarrier_expect_tx(&full, half);  // HERE expected_too_late: barrier count, mbarrier.expect_tx
+        bulk_load(t.at + 128, r.in + 128, half, &full);
+    }
+    mbarrier_wait(&full, 0);
+    for (int x = thread_x(); x < 256; x += 64) r.out[x] = t.at[x];  // HERE expected_too_late: missing wait, load
+}
+EXHIBIT(expected_too_late, shape.block[0] = shape.max_threads = 64)
 
 // The barrier is told of more bytes than the copy brings.
 KERNEL(64, 1) void too_many_bytes_expected(struct room r)

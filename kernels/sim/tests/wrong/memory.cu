@@ -99,3 +99,39 @@ KERNEL(64, 1) void tail_not_written(struct room r)
 }
 EXHIBIT(tail_not_written, shape.grid[0] = r.wrong ? 3 : 4;  // HERE tail_not_written: not written, -
         shape.block[0] = shape.max_threads = 64)
+
+// Thread 5 stores 16 bytes of a tile in shared memory two floats too far.
+KERNEL(64, 1) void misaligned_store(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = 4 * thread_x(), shift = r.wrong && thread_x() == 5 ? 2 : 0;
+    store_16(t.at + i + shift, load_global_16<four>(r.in + i));  // HERE misaligned_store: misaligned, st.v4
+    sync_threads();
+    for (int x = 0; x < 4; ++x) r.out[i + x] = t.at[i + x];
+}
+EXHIBIT(misaligned_store, shape.block[0] = shape.max_threads = 64)
+
+// Thread 5 loads 16 bytes of a tile two floats too early.
+KERNEL(64, 1) void misaligned_tile(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = 4 * thread_x(), shift = r.wrong && thread_x() == 5 ? 2 : 0;
+    for (int x = 0; x < 4; ++x) t.at[i + x] = r.in[i + x];
+    sync_threads();
+    const four v = load_16<four>(t.at + i - shift);  // HERE misaligned_tile: misaligned, ld.v4
+    for (int x = 0; x < 4; ++x) r.out[i + x] = v.at[x];
+}
+EXHIBIT(misaligned_tile, shape.block[0] = shape.max_threads = 64)
+
+// A vector of 16 bytes is stored where no multiple of 16 lies, by no function of the device layer.
+KERNEL(64, 1) void misaligned_vector(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = 4 * thread_x(), shift = r.wrong && thread_x() == 5 ? 2 : 0;
+    const sixteen_bytes v = load_global_16<sixteen_bytes>(r.in + i);
+    if (!r.wrong || shift != 0)
+        *reinterpret_cast<sixteen_bytes *>(t.at + i + shift) = v;  // HERE misaligned_vector: misaligned, access
+    sync_threads();
+    for (int x = 0; x < 4; ++x) r.out[i + x] = t.at[i + x];
+}
+EXHIBIT(misaligned_vector, shape.block[0] = shape.max_threads = 64)

@@ -65,6 +65,23 @@ KERNEL(128, 1) void wgmma_fence_too_early(struct room r)
 }
 EXHIBIT(wgmma_fence_too_early, shape.block[0] = shape.max_threads = 128)
 
+// The first product is added to what nobody has written.
+KERNEL(128, 1) void wgmma_added_to_nothing(struct room r)
+{
+    STATIC_SHARED(operand, x);
+    const uint64_t x_at = descriptor(x);
+    float d[8];
+    write_operand(x, r.in);
+    fence_proxy_async_shared();
+    sync_threads();
+    wgmma_fence();
+    wgmma_m64nNk16_f16<16>(d, x_at, x_at, r.wrong);  // HERE wgmma_added_to_nothing: uninitialised, wgmma
+    wgmma_commit();
+    wgmma_wait<0>();
+    write_result(r.out, d);
+}
+EXHIBIT(wgmma_added_to_nothing, shape.block[0] = shape.max_threads = 128)
+
 // The accumulators are read while the tensor cores still write them.
 KERNEL(128, 1) void wgmma_read_early(struct room r)
 {
