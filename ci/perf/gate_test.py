@@ -662,6 +662,19 @@ class Regressions(unittest.TestCase):
             "UNCHECKED, the baseline is of gcc 1, this is gcc 2: " + " ".join(self.ENTRIES),
             "0 of 26 regressions and 0 of 1 harmless changes were compared"]))
 
+    def test_one_whose_count_is_of_a_source_that_cannot_be_asked(self):
+        key = ("sass", "sm_90a f kernel", "ffma")
+        base = {"forward": ({"sim": "gcc 1", "sass": "nvdisasm 1"}, {**{k: 100 for k in ONE}, key: 7})}
+        entries = {"r": {"what": "w", "worse": [("forward", "ffma")]}}
+        counts = counts_of({k: 100 for k in ONE}, sim="gcc 1")
+        counts.unchecked["sass"] = "there is no nvdisasm"
+        self.assertEqual(regressions_test.why_blind(entries["r"], counts, base), "there is no nvdisasm")
+        counts.versions["sass"] = "nvdisasm 1"
+        del counts.unchecked["sass"]
+        self.assertEqual(regressions_test.why_blind(entries["r"], counts, base), "")
+        counts.versions["sass"] = "nvdisasm 2"
+        self.assertIn("nvdisasm 2", regressions_test.why_blind(entries["r"], counts, base))
+
     def test_one_that_is_missed_fails(self):
         for name, value in (("r3", 100), ("harmless", 101)):
             tally = regressions_test.Tally(self.ENTRIES, self.ON_CHIP, "nvcc 1")

@@ -55,6 +55,16 @@ def judge(name, entry, result):
     return bool(found) and len(gone) == len(result.broken)
 
 
+def why_blind(entry, counts, baselines):
+    """Why none of the counts that an entry names can be compared here; empty where one can, or where there is none."""
+    reasons = set()
+    for kernel, count in entry["worse"]:
+        versions, figures = baselines.get(kernel, ({}, {}))
+        reasons |= {baseline.why_unchecked(source, counts, versions)
+                    for source, _, name in figures if name == count}
+    return "" if None in reasons else "; ".join(sorted(reasons))
+
+
 class Tally:
     """What was compared really, and why the rest was not."""
 
@@ -69,6 +79,9 @@ class Tally:
         result = compare(counts, baselines, self.entries[name].get("problems", ()))
         if result.checked == 0 and (result.missing or counts.unchecked):
             self.leave_out(name, "; ".join(sorted(result.missing or counts.unchecked.values())))
+            return
+        if why := why_blind(self.entries[name], counts, baselines):
+            self.leave_out(name, why)
             return
         self.compared.append(name)
         self.ok = judge(name, self.entries[name], result) and self.ok
