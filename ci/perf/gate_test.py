@@ -664,7 +664,7 @@ class Regressions(unittest.TestCase):
 
     def test_one_whose_count_is_of_a_source_that_cannot_be_asked(self):
         key = ("sass", "sm_90a f kernel", "ffma")
-        base = {"forward": ({"sim": "gcc 1", "sass": "nvdisasm 1"}, {**{k: 100 for k in ONE}, key: 7})}
+        base = {"forward": ({"sim": "gcc 1", "sass": "nvdisasm 1"}, {("sim", "d64", "barrier_waits"): 100, key: 7})}
         entries = {"r": {"what": "w", "worse": [("forward", "ffma")]}}
         counts = counts_of({k: 100 for k in ONE}, sim="gcc 1")
         counts.unchecked["sass"] = "there is no nvdisasm"

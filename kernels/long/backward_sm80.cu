@@ -734,12 +734,13 @@ DEVICE_CALLED void find_dq_exactly(const backward_params &p, unsigned char *shar
 }
 
 /* Returns whether a row of the warp is not for fragments: whether its lse is large, or does not say that delta, which
- * was given, is of no key. */
+ * was given, is of no key, or whether something that is given for it is no number, as may be where it sees no key. */
 template <typename shape>
 DEVICE bool has_special_row(const query_warp<shape> &w, const backward_params &p)
 {
-    const float lse = w.known[static_cast<int>(lane()) % shape::WARP_ROWS].lse.high;
-    return is_large(lse) || (lse == -infinity_f32() && p.delta.data != nullptr);
+    const query_row &row = w.known[static_cast<int>(lane()) % shape::WARP_ROWS];
+    const float lse = row.lse.high, offset = row.d - row.dlse;
+    return is_large(lse) || lse != lse || offset - offset != 0 || (lse == -infinity_f32() && p.delta.data != nullptr);
 }
 
 /* Takes fragments first, then pairs, where a number is not finite or fragments cannot be right. */
