@@ -1,5 +1,5 @@
 /* kernels_nan.c - numbers that are none, or hardly: NaN beside rows that are not used, NaN in results, a sink of
- * -inf, a mask of lowest numbers, NaN in values that dropout drops. */
+ * -inf, a mask of lowest numbers, NaN in values that dropout drops, and for rows that see no key. */
 #include <math.h>
 
 #include "proptests/kernels/kernels.h"
@@ -163,6 +163,49 @@ static int dropped_values_are_felt(const struct implementation *self, int32_t dt
     return TRIAL_PASSES;
 }
 
+static bool is_zero_or_finite(const struct head *h, int tensor, int32_t dtype, int row, bool is_zero)
+{
+    for (int x = 0; x < DIM; ++x) {
+        const double value = ref_load(dtype, h->rows[tensor], row * DIM + x);
+        if (!(is_zero ? value == 0 : isfinite(value))) return false;
+    }
+    return true;
+}
+
+/* A mask hides all rows, or one among others. What is given for such rows is NaN: lse, dlse and dout, delta in the
+ * second round of each. */
+static int hidden_rows_feel_nothing(const struct implementation *self, int32_t dtype, struct prop_context *context)
+{
+    enum { HIDDEN = 3 };
+    static struct head h;
+    static uint8_t mask[ROWS * ROWS];
+    static float dlse[ROWS], delta[ROWS];
+    for (int round = 0; round < 4; ++round) {
+        const bool hides_all = round % 2 == 0;
+        prepare(&h, dtype, true);
+        for (int i = 0; i < ROWS * ROWS; ++i) mask[i] = !hides_all && i / ROWS != HIDDEN;
+        h.p.mask = (struct attest_score_tensor){.dtype = ATTEST_UINT8, .seqlen_q = ROWS, .seqlen_k = 1};
+        h.a.forward.mask = mask, h.p.dlse = h.p.lse, h.a.dlse = dlse;
+        if (round >= 2) h.p.delta = h.p.lse, h.a.delta = delta;
+        if (self->forward(self, &h.p, &h.a.forward, &h.how) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "hidden rows: %s", attest_last_error());
+        for (int i = 0; i < ROWS; ++i) {
+            const bool is_hidden = hides_all || i == HIDDEN;
+            dlse[i] = delta[i] = is_hidden ? NAN : 0;
+            if (is_hidden) h.lse[i] = NAN;
+            for (int x = 0; x < DIM && is_hidden; ++x) ref_store(dtype, h.rows[R_DOUT], i * DIM + x, NAN);
+        }
+        if (self->backward(self, &h.p, &h.a, &h.how) != ATTEST_OK)
+            return fails(context, FAILS_STATUS, "hidden rows: %s", attest_last_error());
+        for (int t = R_DQ; t <= R_DV; ++t)
+            for (int i = 0; i < ROWS; ++i)
+                if (!is_zero_or_finite(&h, t, dtype, i, hides_all || (t == R_DQ && i == HIDDEN)))
+                    return fails(context, FAILS_LAW, "hidden rows, round %d: %s[%d] = %g", round, names[t], i,
+                                 ref_load(dtype, h.rows[t], i * DIM));
+    }
+    return TRIAL_PASSES;
+}
+
 int kernels_nan(const struct implementation *self, int32_t dtype, struct kernels_verdicts *verdicts,
                 struct prop_context *context)
 {
@@ -173,7 +216,8 @@ int kernels_nan(const struct implementation *self, int32_t dtype, struct kernels
                    {"NaN is felt", nan_is_felt},
                    {"a sink of nothing", sink_of_nothing},
                    {"the lowest biases", lowest_biases},
-                   {"dropped values are felt", dropped_values_are_felt}};
+                   {"dropped values are felt", dropped_values_are_felt},
+                   {"hidden rows feel nothing", hidden_rows_feel_nothing}};
     int failure = TRIAL_PASSES;
     for (size_t i = 0; i < sizeof corners / sizeof *corners && failure == TRIAL_PASSES; ++i)
         failure = kernels_note(verdicts, corners[i].name, corners[i].check(self, dtype, context));
