@@ -1,8 +1,9 @@
 """Exact counts, collected: {kernel: {(source, item, count): value}}, and which version of a tool each source speaks of.
 
 Sources: `sim`, the simulated GPU (counts.c); `ptxas`, what each kernel takes of a GPU, and `sass`, its instructions
-there (archives of machine.py, from what ci/defs.bzl leaves beside the objects); `callgrind`, instructions of host code (host.c), those of the project's own
-objects alone. A source that cannot be asked here is not among the versions, and `unchecked` says why."""
+there (archives of machine.py, from what ci/defs.bzl leaves beside the objects); `callgrind`, instructions of host code
+(host.c), those of the project's own objects alone. A source that cannot be asked here is not among the versions, and
+`unchecked` says why."""
 
 import concurrent.futures
 import os
@@ -167,7 +168,8 @@ def add_machine(counts, archive):
                              ("shared_bytes", e["shared"])]:
             counts.add(kernel, "ptxas", item, count, value)
         if e["name"] in threads:
-            counts.add(kernel, "ptxas", item, "ctas_by_registers", ctas_by_registers(e["registers"], threads[e["name"]]))
+            ctas = ctas_by_registers(e["registers"], threads[e["name"]])
+            counts.add(kernel, "ptxas", item, "ctas_by_registers", ctas)
 
 
 # ---- callgrind ----

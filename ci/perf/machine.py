@@ -1,9 +1,11 @@
 #!/usr/bin/env -S python3 -B
 """machine.py ARCHIVE OUTPUT --ptxas PTXAS --nvdisasm NVDISASM: what nvcc made of a kernel, as the gate counts it.
 
-ARCHIVE is what ci/defs.bzl leaves beside an object: what ptxas said, machine code, PTX. OUTPUT has ptxas.txt, to which
-what ptxas says of the PTX for sm_80 is added where nvcc made none for it, threads.txt, lines of a mangled kernel and the threads that its launch bounds allow
-a CTA, and, with nvdisasm, sass.txt: lines of GPU, mangled kernel, region, class, instructions.
+ARCHIVE is what ci/defs.bzl leaves beside an object: what ptxas said, machine code, PTX. OUTPUT has
+
+  ptxas.txt    that, and what ptxas says of the PTX for sm_80 where nvcc made no machine code for it
+  threads.txt  lines of a mangled kernel and the threads that its launch bounds allow a CTA
+  sass.txt     with nvdisasm: lines of GPU, mangled kernel, region, class, instructions
 
 Regions: `kernel` is all of it; `tensor_loops` are loops with tensor-core instructions of their own, without the loops
 inside them; `inner_loops` are those of the latter that have none, or, where nothing is for tensor cores, all innermost

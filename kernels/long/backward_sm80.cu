@@ -545,7 +545,7 @@ DEVICE bool has_masks(const cta &c, const forward_params &f)
     return (shape::SCORES & HAS_MASKS) != 0 && c.has_stages && f.mask.data != nullptr;
 }
 
-/* With nothing but what SCORES says in it: what a kernel cannot have costs no registers. */
+/* Finds them with nothing but what SCORES says in them: what a kernel cannot have costs no registers. */
 template <unsigned SCORES>
 DEVICE gradient_terms find_gradient_terms(const forward_params &f, int64_t b, int64_t head)
 {
@@ -700,18 +700,19 @@ DEVICE void walk_keys(query_warp<shape> &w, const query_cta<shape> &c, const bac
     }
 }
 
-/* Returns whether a sum of the lane's rows that are in use is no finite number. */
+/* Returns whether one of the lane's sums x and y of rows that are in use is no finite number. The warp's rows, or keys,
+ * begin with `first`. */
 template <typename shape>
-DEVICE bool has_infinite(const query_warp<shape> &w, int32_t used)
+DEVICE bool has_infinite(const feature_sums<shape> &x, const feature_sums<shape> &y, int32_t first, int32_t used)
 {
     bool out = false;
     UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
         UNROLL for (int half = 0; half < 2; ++half) {
-            float zero = w.rows[m][half].dx * 0;
+            float zero = 0;
             UNROLL for (int n = 0; n < shape::FEATURES / 8; ++n)
                 UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
-                    zero = fma_rn(w.ds_k.at[m][n][e], 0, fma_rn(w.p_k.at[m][n][e], 0, zero));
-            out |= zero != 0 && w.first + 16 * m + 8 * half + static_cast<int>(lane()) / 4 < used;
+                    zero = fma_rn(x.at[m][n][e], 0, fma_rn(y.at[m][n][e], 0, zero));
+            out |= zero != 0 && first + 16 * m + 8 * half + static_cast<int>(lane()) / 4 < used;
         }
     return out;
 }
@@ -772,7 +773,7 @@ KERNEL(THREADS, 2) void dq_kernel(GRID_CONSTANT const backward_params p, bool ha
                     !fits_fragments(f, c.s, c.first, c.rows, c.keys, has_stages);
     if (!is_exact) {
         walk_keys<T, shape>(w, c, p, first, known);
-        vote(c.votes, has_infinite<shape>(w, c.s.used_q));
+        vote(c.votes, has_infinite<shape>(w.ds_k, w.p_k, w.first, c.s.used_q));
         sync_threads();
         is_exact = join_votes(c.votes) != 0;
     }
@@ -1192,22 +1193,6 @@ DEVICE bool walk_queries(key_warp<shape> &w, const key_cta<shape> &c, const back
     return true;
 }
 
-/* Returns whether a sum of the lane's keys that are in use is no finite number. */
-template <typename shape>
-DEVICE bool has_infinite(const key_warp<shape> &w, int32_t used)
-{
-    bool out = false;
-    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
-        UNROLL for (int half = 0; half < 2; ++half) {
-            float zero = 0;
-            UNROLL for (int n = 0; n < shape::FEATURES / 8; ++n)
-                UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
-                    zero = fma_rn(w.dk.at[m][n][e], 0, fma_rn(w.dv.at[m][n][e], 0, zero));
-            out |= zero != 0 && w.first + 16 * m + 8 * half + static_cast<int>(lane()) / 4 < used;
-        }
-    return out;
-}
-
 /* Finds dk and dv of the CTA's keys pair by pair. */
 template <typename T, int DIM>
 DEVICE_CALLED void find_dkv_exactly(const backward_params &p, unsigned char *shared)
@@ -1251,7 +1236,8 @@ KERNEL(THREADS, 2) void dkv_kernel(GRID_CONSTANT const backward_params p, bool h
     key_warp<shape> w;
     w.k.rows = c.k + warp_key * shape::DIM, w.v.rows = c.v + warp_key * shape::DIM;
     begin_key_warp<shape>(w, f, c.s, c.first + warp_key);
-    const bool is_asked = !walk_queries<T, shape>(w, c, p, at, known) || has_infinite<shape>(w, c.s.used_k);
+    const bool is_asked = !walk_queries<T, shape>(w, c, p, at, known) ||
+                          has_infinite<shape>(w.dk, w.dv, w.first, c.s.used_k);
     cp_async_wait_all();
     sync_threads(); /* the tiles and the votes before are free */
     vote(c.votes, is_asked);

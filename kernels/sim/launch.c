@@ -480,7 +480,7 @@ static unsigned workers_of(const struct run *run)
     return (unsigned)(workers < run->num_clusters ? workers : run->num_clusters);
 }
 
-/* Of clusters that two SMs take in turn, each when it is free. */
+/* Adds up the work of clusters that two SMs take in their order, each when it is free: the greater of the two sums. */
 static uint64_t makespan_of(const struct run *run)
 {
     uint64_t busy[2] = {0, 0};

@@ -286,8 +286,8 @@ static int large_scores_beside_a_bias(const struct implementation *self, int32_t
 enum { MASKED_ROWS = 140, MASKED_KEYS = 140, MASK_BLOCK_Q = 32, MASK_BLOCK_K = 64 };
 
 /* Rows whose q is 0 and that see some keys of one value: o is that value, exactly. By bytes, rows of which i mod 32 is
- * below 8 see the first 16 keys, the others those from 64 on: a tile of keys is hidden from all rows that one warp loads
- * masks for. By blocks, the first 32 rows, which are one warp's, see the first 64 keys, the others the next 64. */
+ * below 8 see the first 16 keys, the others those from 64 on: a tile of keys is hidden from all rows for which one warp
+ * loads masks. By blocks, the first 32 rows, which are one warp's, see the first 64 keys, the others the next 64. */
 static int rows_see_tiles_apart(const struct implementation *self, int32_t dtype, struct prop_context *context)
 {
     static const int rows[] = {100, MASKED_ROWS};

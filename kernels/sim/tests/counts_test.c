@@ -61,7 +61,7 @@ struct counted {
     X(products, 0, 0, .blocks = 2, .mma_instructions = 4 * 6, .tensor_core_flops = 4 * (5 * 4096 + 2048),             \
       .warp_collectives = 4 * 6)                                                                                      \
     /* 2 warpgroups: 2 x 64 x 8 x 16 and twice 2 x 64 x 64 x 16. 64 words written by 2 warps; 8 warps meet once. */   \
-    X(warpgroup_products, 0, 0, .blocks = 1, .dynamic_shared_bytes = 256, .wgmma_instructions = 2 * 3,                    \
+    X(warpgroup_products, 0, 0, .blocks = 1, .dynamic_shared_bytes = 256, .wgmma_instructions = 2 * 3,                \
       .tensor_core_flops = 2 * (16384 + 2 * 131072), SHARED(0, 256, 0, 2, 2, 0), .barrier_waits = 8)                  \
     X(functions, 0, 0, .blocks = 1, .special_function_operations = 64 * 6)                                            \
     /* Five shuffles, a ballot, a meeting and an election. */                                                         \

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-UNWATCHED = re.compile(r"\b__atomic_\w+|\b__sync_\w+|\bstd::atomic\w*|\basm\b|\batomic(?:Add|CAS|Exch|Max|Min|Or|And)\b")
+UNWATCHED = re.compile(r"\b__(?:atomic|sync)_\w+|\bstd::atomic\w*|\basm\b|\batomic(?:Add|CAS|Exch|Max|Min|Or|And)\b")
 BUILTIN = re.compile(r"\b__builtin_mem(?:cpy|move|set|cmp)\(([^;]*)\);")
 KERNEL = re.compile(r"\bKERNEL\((?:[^()]|\([^()]*\))*\)\s*void\s+\w+\s*\(([^{;]*?)\)\s*\{", re.S)
 LOCAL_MAP = re.compile(r"^\s+(?:const )?tensor_map \w+(?: =|;|\{)", re.M)
