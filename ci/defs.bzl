@@ -56,6 +56,8 @@ SIM_FLAGS = [
     "-fno-sanitize=address",
     "-fno-sanitize=alignment",
     "-fsanitize=thread",
+    "-fsanitize=bounds-strict",  # indices of arrays whose length the compiler knows: members of shared structs
+    "-fno-sanitize-recover=bounds-strict",
     "--param=tsan-instrument-func-entry-exit=0",
     "-fstack-reuse=none",  # registers that a wgmma reads or writes keep their place to the end
     "-fprofile-update=atomic",

@@ -13,11 +13,14 @@
 
 #include "kernels/device/machine.h"
 
-/* A function that a grid runs: at most max_threads in a block, registers such that min_blocks fit on one SM. */
+/* A function that a grid runs: at most max_threads in a block, registers such that min_blocks fit on one SM. In the
+ * simulator as many NOPs behind its entry, and two for each block in front of it, say so: no type of a function holds
+ * numbers, and launch_sim.h compares these with the launch's. */
 #if ON_CHIP
 #define KERNEL(max_threads, min_blocks) __global__ __launch_bounds__(max_threads, min_blocks)
 #else
-#define KERNEL(max_threads, min_blocks) static
+#define KERNEL(max_threads, min_blocks) \
+    __attribute__((noinline, patchable_function_entry((max_threads) + 2 * (min_blocks), 2 * (min_blocks)))) static
 #endif
 
 /* On a kernel's const parameter: its address may be taken, as tensor maps need. */

@@ -2,11 +2,24 @@
 #ifndef ATTEST_DEVICE_LAUNCH_SIM_H
 #define ATTEST_DEVICE_LAUNCH_SIM_H
 
+#include <stdint.h>
+
 #include <tuple>
 
 #include "kernels/sim/sim.h"
 
 #define DEVICE_LAUNCH(kernel, name, ...) launch_on_sim<kernel>(kernel, name, __VA_ARGS__)
+
+/* Reads KERNEL's numbers. Of what the compiler aligns functions with, one byte at most looks like a NOP. */
+static inline void read_launch_bounds(const uint8_t *entry, struct sim_launch *launch)
+{
+    constexpr uint8_t NOP = 0x90, ENDBR64[4] = {0xf3, 0x0f, 0x1e, 0xfa};
+    unsigned blocks = 0;
+    while (entry[-1 - static_cast<int>(blocks)] == NOP) ++blocks;
+    launch->bounds.min_blocks = blocks / 2;
+    if (__builtin_memcmp(entry, ENDBR64, sizeof ENDBR64) == 0) entry += sizeof ENDBR64;
+    while (entry[launch->bounds.max_threads] == NOP) ++launch->bounds.max_threads;
+}
 
 template <auto kernel, typename... P>
 static void launch_thread(const void *args)
@@ -32,6 +45,7 @@ static inline int launch_on_sim(void (*)(P...), const char *name, const launch_s
     launch.max_threads = shape.max_threads;
     launch.min_blocks = shape.min_blocks;
     launch.begins_early = shape.begins_early;
+    read_launch_bounds(reinterpret_cast<const uint8_t *>(kernel), &launch);
     launch.body = launch_thread<kernel, P...>;
     launch.args = &values;
     launch.args_bytes = sizeof values;

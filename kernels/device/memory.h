@@ -24,6 +24,51 @@
 #define DYNAMIC_SHARED(name, align) unsigned char *const name = static_cast<unsigned char *>(sim_shared_dynamic(align))
 #endif
 
+/* Dynamic shared memory in parts of so many bytes, multiples of 16, one behind the other; the last may be the rest of
+ * what the launch asked for. The simulator lays red zones between them, so that an index that leaves its part does not
+ * arrive in the next one. */
+constexpr unsigned SHARED_REST = 0xffffffff;
+
+template <int PARTS>
+struct shared_cut {
+    unsigned char *at[PARTS];
+};
+
+template <typename... Bytes>
+DEVICE shared_cut<sizeof...(Bytes)> cut_shared(unsigned char *shared, Bytes... bytes)
+{
+    constexpr int PARTS = sizeof...(Bytes);
+    const unsigned sizes[PARTS] = {static_cast<unsigned>(bytes)...};
+    shared_cut<PARTS> out;
+#if ON_CHIP
+    UNROLL for (int i = 0; i < PARTS; ++i) out.at[i] = i == 0 ? shared : out.at[i - 1] + sizes[i - 1];
+#else
+    sim_shared_cut(shared, sizes, PARTS, out.at);
+#endif
+    return out;
+}
+
+/* Without parts again: something else takes their place from the first byte on. Pointers to parts stay valid. */
+DEVICE unsigned char *join_shared(unsigned char *shared)
+{
+#if !ON_CHIP
+    sim_shared_cut(shared, nullptr, 0, nullptr);
+#endif
+    return shared;
+}
+
+/* Ends what lies there: a stage of a ring that its consumers have released, a tile of which the next load may fill only
+ * a part. One thread says so, ordered as a write of it would be. In the simulator nobody may read these bytes before
+ * they are written again: what is stale is right by chance, until it holds a NaN. */
+DEVICE void expire_shared(void *shared, unsigned bytes)
+{
+#if ON_CHIP
+    (void)shared, (void)bytes;
+#else
+    sim_shared_expire(shared, bytes);
+#endif
+}
+
 #if ON_CHIP
 typedef uint4 sixteen_bytes;
 #else

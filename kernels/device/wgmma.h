@@ -126,7 +126,7 @@ DEVICE void wgmma_fence_operand(T (&registers)[COUNT])
 #if ON_CHIP
     for (int n = 0; n < COUNT; ++n) wgmma_fence_register(registers[n]);
 #else
-    (void)registers; /* the simulator's calls are barriers to its compiler */
+    sim_wgmma_fence_operand(registers, sizeof registers);
 #endif
 }
 

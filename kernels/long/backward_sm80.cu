@@ -428,6 +428,34 @@ DEVICE bool find_queries(const forward_params &f, cta_place &place, sequence &s,
     return row < s.seqlen_q && is_ours(f, s);
 }
 
+/* Holds the CTA's shared memory: its own rows (q and dout, or k and v), two stages of the other side's, terms of query
+ * rows, votes, and masks and biases of the stages. */
+struct shared_rows {
+    uint16_t *own, *own_v, *others;
+    float *terms;
+    uint32_t *votes;
+    unsigned char *scores;
+};
+
+template <typename shape>
+DEVICE shared_rows find_shared_rows(unsigned char *shared)
+{
+    constexpr int ROW = shape::DIM * sizeof(uint16_t);
+    const auto parts = cut_shared(shared, shape::OWN * ROW, shape::OWN * ROW, 4 * shape::TILE * ROW,
+                                  shape::TERMS * sizeof(float), shape::VOTES * sizeof(uint32_t), SHARED_REST);
+    return {reinterpret_cast<uint16_t *>(parts.at[0]), reinterpret_cast<uint16_t *>(parts.at[1]),
+            reinterpret_cast<uint16_t *>(parts.at[2]), reinterpret_cast<float *>(parts.at[3]),
+            reinterpret_cast<uint32_t *>(parts.at[4]), parts.at[5]};
+}
+
+/* Returns where results are staged: in the place of the tiles, once these are free. */
+template <typename shape>
+DEVICE float *find_staged(unsigned char *shared)
+{
+    static_assert(shape::OWN * PITCH<shape> * sizeof(float) <= shape::NUMBERS * sizeof(uint16_t), "terms are kept");
+    return reinterpret_cast<float *>(join_shared(shared));
+}
+
 /* Finds dq of OWN rows from `tile_row` on, of plain scores or pair by pair. */
 template <typename T, typename shape>
 DEVICE void find_dq(const backward_params &p, unsigned char *shared, const cta_place &place, const sequence &s,
@@ -435,10 +463,10 @@ DEVICE void find_dq(const backward_params &p, unsigned char *shared, const cta_p
 {
     constexpr int DIM = shape::DIM, TILE = shape::TILE, OWN = shape::OWN;
     const forward_params &f = p.forward;
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + OWN * DIM;
-    uint16_t *const stages = dout + OWN * DIM; /* k and v, k and v */
-    query_row *const known = reinterpret_cast<query_row *>(q + shape::NUMBERS);
-    uint32_t *const votes = reinterpret_cast<uint32_t *>(known + OWN), *const large_votes = votes + WARPS;
+    const shared_rows at = find_shared_rows<shape>(shared);
+    uint16_t *const q = at.own, *const dout = at.own_v, *const stages = at.others; /* k and v, k and v */
+    query_row *const known = reinterpret_cast<query_row *>(at.terms);
+    uint32_t *const votes = at.votes, *const large_votes = votes + WARPS;
 
     const int64_t b = place.b, head = place.head, head_kv = head / f.group;
     const int rows = smaller(s.used_q - tile_row, OWN), warp_row = static_cast<int>(warp()) * shape::WARP_ROWS;
@@ -480,8 +508,7 @@ DEVICE void find_dq(const backward_params &p, unsigned char *shared, const cta_p
         cp_async_wait_all();
         sync_threads(); /* the other stage is complete, this one is free */
     }
-    float *const staged = reinterpret_cast<float *>(shared) + warp_row * PITCH<shape>;
-    end_query_warp<shape>(w, p, s, place, known + warp_row, staged);
+    end_query_warp<shape>(w, p, s, place, known + warp_row, find_staged<shape>(shared) + warp_row * PITCH<shape>);
 }
 
 template <typename T, typename shape>
@@ -568,11 +595,10 @@ DEVICE bool find_query_cta(query_cta<shape> &c, const backward_params &p, unsign
     c.keys = keys_of_rows(f, c.s, c.first, c.first + c.rows).some;
     c.terms = find_gradient_terms<shape::SCORES>(f, c.place.b, c.place.head);
     c.lanes = find_lane_offsets<shape::DIM>();
-    c.q = reinterpret_cast<uint16_t *>(shared), c.dout = c.q + shape::OWN * shape::DIM;
-    c.tiles = c.dout + shape::OWN * shape::DIM;
-    c.known = reinterpret_cast<query_row *>(c.q + shape::NUMBERS);
-    c.votes = reinterpret_cast<uint32_t *>(c.known + shape::OWN);
-    c.scores = shared + shape::SHARED_BYTES, c.has_stages = has_stages;
+    const shared_rows at = find_shared_rows<shape>(shared);
+    c.q = at.own, c.dout = at.own_v, c.tiles = at.others;
+    c.known = reinterpret_cast<query_row *>(at.terms);
+    c.votes = at.votes, c.scores = at.scores, c.has_stages = has_stages;
     return true;
 }
 
@@ -778,7 +804,7 @@ KERNEL(THREADS, 2) void dq_kernel(GRID_CONSTANT const backward_params p, bool ha
         is_exact = join_votes(c.votes) != 0;
     }
     if (is_exact) return find_dq_exactly<T, shape::DIM>(p, shared);
-    float *const staged = reinterpret_cast<float *>(shared) + warp_row * PITCH<shape>;
+    float *const staged = find_staged<shape>(shared) + warp_row * PITCH<shape>;
     end_query_warp<shape>(w, p, c.s, c.place, c.known + warp_row, staged);
 }
 
@@ -971,10 +997,10 @@ DEVICE void find_dkv(const backward_params &p, unsigned char *shared, const cta_
     constexpr int DIM = shape::DIM, TILE = shape::TILE, OWN = shape::OWN;
     const forward_params &f = p.forward;
     const int64_t b = place.b;
-    uint16_t *const k = reinterpret_cast<uint16_t *>(shared), *const v = k + OWN * DIM;
-    uint16_t *const stages = v + OWN * DIM; /* q and dout, q and dout */
-    float *const stage_terms = reinterpret_cast<float *>(k + shape::NUMBERS);
-    uint32_t *const votes = reinterpret_cast<uint32_t *>(stage_terms + 2 * shape::STAGE_TERMS);
+    const shared_rows of_cta = find_shared_rows<shape>(shared);
+    uint16_t *const k = of_cta.own, *const v = of_cta.own_v, *const stages = of_cta.others; /* q and dout, q and dout */
+    float *const stage_terms = of_cta.terms;
+    uint32_t *const votes = of_cta.votes;
 
     const int keys = smaller(s.used_k - tile_key, OWN), warp_key = static_cast<int>(warp()) * shape::WARP_ROWS;
     const interval rows = rows_of_keys(f, s, tile_key, tile_key + keys);
@@ -1028,7 +1054,7 @@ DEVICE void find_dkv(const backward_params &p, unsigned char *shared, const cta_
         at = next;
     }
     sync_threads(); /* the tiles are free */
-    end_key_warp<shape>(w, p, s, place, reinterpret_cast<float *>(shared) + warp_key * PITCH<shape>);
+    end_key_warp<shape>(w, p, s, place, find_staged<shape>(shared) + warp_key * PITCH<shape>);
 }
 
 template <typename T, typename shape>
@@ -1068,11 +1094,9 @@ DEVICE bool find_key_cta(key_cta<shape> &c, const backward_params &p, unsigned c
     c.keys = smaller(c.s.used_k - c.first, shape::OWN);
     c.rows = rows_of_keys(f, c.s, c.first, c.first + c.keys);
     c.lanes = find_lane_offsets<shape::DIM>();
-    c.k = reinterpret_cast<uint16_t *>(shared), c.v = c.k + shape::OWN * shape::DIM;
-    c.tiles = c.v + shape::OWN * shape::DIM;
-    c.terms = reinterpret_cast<float *>(c.k + shape::NUMBERS);
-    c.votes = reinterpret_cast<uint32_t *>(c.terms + 2 * shape::STAGE_TERMS);
-    c.scores = shared + shape::SHARED_BYTES, c.has_stages = has_stages;
+    const shared_rows at = find_shared_rows<shape>(shared);
+    c.k = at.own, c.v = at.own_v, c.tiles = at.others, c.terms = at.terms;
+    c.votes = at.votes, c.scores = at.scores, c.has_stages = has_stages;
     return true;
 }
 
@@ -1243,7 +1267,7 @@ KERNEL(THREADS, 2) void dkv_kernel(GRID_CONSTANT const backward_params p, bool h
     vote(c.votes, is_asked);
     sync_threads();
     if (join_votes(c.votes) != 0) return find_dkv_exactly<T, shape::DIM>(p, shared);
-    end_key_warp<shape>(w, p, c.s, c.place, reinterpret_cast<float *>(shared) + warp_key * PITCH<shape>);
+    end_key_warp<shape>(w, p, c.s, c.place, find_staged<shape>(shared) + warp_key * PITCH<shape>);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------------------------ */

@@ -63,6 +63,7 @@ struct query_tile {
 struct shared_tiles {
     uint16_t *q, *k, *v;
     uint32_t *votes;
+    unsigned char *scores; /* masks and biases of the stages */
 };
 
 DEVICE int32_t lane_row_of(const query_tile &t) { return t.first + t.warp_row + static_cast<int>(lane()) / 4; }
@@ -310,8 +311,11 @@ DEVICE void end_tile(accumulators<shape::DIM> (&kept)[shape::BLOCKS], const forw
 template <typename shape>
 DEVICE shared_tiles find_shared_tiles(unsigned char *shared)
 {
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const k = q + shape::TILE_Q * shape::DIM;
-    return {q, k, k + TILE_K * shape::DIM, reinterpret_cast<uint32_t *>(q + shape::NUMBERS)};
+    constexpr int ROW = shape::DIM * sizeof(uint16_t);
+    const auto parts = cut_shared(shared, shape::TILE_Q * ROW, TILE_K * ROW, TILE_K * ROW,
+                                  shape::VOTES * sizeof(uint32_t), SHARED_REST);
+    return {reinterpret_cast<uint16_t *>(parts.at[0]), reinterpret_cast<uint16_t *>(parts.at[1]),
+            reinterpret_cast<uint16_t *>(parts.at[2]), reinterpret_cast<uint32_t *>(parts.at[3]), parts.at[4]};
 }
 
 /* Computes the whole tile one score at a time; again where biases alone make a row's maximum large, with the largest of
@@ -361,8 +365,8 @@ KERNEL(THREADS, 2) void plain_forward_kernel(const forward_params p)
 {
     constexpr int DIM = shape::DIM;
     DYNAMIC_SHARED(shared, 16);
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const k = q + shape::TILE_Q * DIM;
-    uint16_t *const v = k + TILE_K * DIM;
+    const shared_tiles at = find_shared_tiles<shape>(shared);
+    uint16_t *const q = at.q, *const k = at.k, *const v = at.v;
 
     const int64_t row_of_heads = static_cast<int64_t>(block_z()) * grid_y() + block_y();
     if (row_of_heads >= p.batch * p.num_heads_q) return;
@@ -421,7 +425,7 @@ KERNEL(THREADS, 2) void forward_kernel(GRID_CONSTANT const forward_params p, boo
     const shared_tiles at = find_shared_tiles<shape>(shared);
     query_tile t;
     if (!find_tile<shape>(t, p)) return;
-    const auto stages = find_score_stages<stages_of<shape>>(p, t.rule, shared + shape::SHARED_BYTES, has_stages);
+    const auto stages = find_score_stages<stages_of<shape>>(p, t.rule, at.scores, has_stages);
     bool is_exact = !fits_fragments(p, t.s, t.first, t.rows, t.keys, has_stages), is_asked = !is_exact;
     accumulators<shape::DIM> kept[shape::BLOCKS];
     row_references<shape::BLOCKS> reference = {};

@@ -431,10 +431,14 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
     constexpr int DIM = shape::DIM, KEYS = shape::KEYS, TILE = shape::TILE;
     const forward_params &f = p.forward;
     DYNAMIC_SHARED(shared, 16);
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared), *const dout = q + TILE, *const k = dout + TILE;
-    uint16_t *const v = k + TILE, *const parts_p = k, *const parts_ds = k + 2 * KEYS * KEYS; /* once k and v are free */
-    group_problem *const problem = reinterpret_cast<group_problem *>(q + shape::NUMBERS);
-    quad *const sums = reinterpret_cast<quad *>(problem + 1);
+    const auto of_cta = cut_shared(shared, TILE * sizeof(uint16_t), TILE * sizeof(uint16_t),
+                                   (shape::NUMBERS - 2 * TILE) * sizeof(uint16_t), sizeof(group_problem), SHARED_REST);
+    uint16_t *const q = reinterpret_cast<uint16_t *>(of_cta.at[0]);
+    uint16_t *const dout = reinterpret_cast<uint16_t *>(of_cta.at[1]);
+    uint16_t *const k = reinterpret_cast<uint16_t *>(of_cta.at[2]), *const v = k + TILE;
+    uint16_t *const parts_p = k, *const parts_ds = k + 2 * KEYS * KEYS; /* once k and v are free */
+    group_problem *const problem = reinterpret_cast<group_problem *>(of_cta.at[3]);
+    quad *const sums = reinterpret_cast<quad *>(of_cta.at[4]);
 
     if (thread_x() == 0) *problem = find_problem<shape>(f);
     sync_threads();

@@ -300,10 +300,11 @@ KERNEL(shape::THREADS, shape::MIN_BLOCKS) void short_forward_sm80_kernel(GRID_CO
 {
     DYNAMIC_SHARED(shared, 16);
     const unsigned place = warp() / shape::WARPS, thread = thread_x() % (32 * shape::WARPS); /* of and in a problem */
-    uint16_t *const q = reinterpret_cast<uint16_t *>(shared) + place * shape::NUMBERS;
-    unsigned char *const after_tiles = shared + shape::PROBLEMS * shape::NUMBERS * sizeof(uint16_t);
-    general_problem *const problems = reinterpret_cast<general_problem *>(after_tiles);
-    unsigned char *const of_scores = shared + shape::SHARED_BYTES;
+    const auto parts = cut_shared(shared, shape::PROBLEMS * shape::NUMBERS * sizeof(uint16_t), shape::DESCRIPTORS,
+                                  SHARED_REST);
+    uint16_t *const q = reinterpret_cast<uint16_t *>(parts.at[0]) + place * shape::NUMBERS;
+    general_problem *const problems = reinterpret_cast<general_problem *>(parts.at[1]);
+    unsigned char *const of_scores = parts.at[2];
     if (thread == 0) problems[place] = find_problem(p, block_x() * shape::PROBLEMS + place, shape::KEYS);
     sync_threads();
     const general_problem &c = problems[place];

@@ -16,9 +16,10 @@
 
 enum { WORD = 4, STACK_WORDS = SIM_STACK / WORD };
 
+/* Registers of a wgmma: from its issue to the wait, and those that it wrote on to wgmma_fence_operand. */
 struct in_flight {
     const char *low, *high;
-    bool write;
+    bool write, waited;
     const void *site;
 };
 
@@ -39,13 +40,14 @@ static struct sim_register_watch *register_watch(struct sim_thread *thread)
 void sim_registers_begin(struct sim_thread *thread, const void *registers, size_t bytes, bool write, const void *site)
 {
     struct sim_register_watch *w = register_watch(thread);
+    sim_registers_fence_operand(thread, registers, bytes); /* a wgmma that writes them again needs no such fence */
     if (w->num_in_flight == w->capacity) {
         w->capacity = w->capacity ? 2 * w->capacity : 8;
         w->in_flight = realloc(w->in_flight, w->capacity * sizeof *w->in_flight);
         if (!w->in_flight) abort();
     }
     const char *low = registers;
-    w->in_flight[w->num_in_flight++] = (struct in_flight){low, low + bytes, write, site};
+    w->in_flight[w->num_in_flight++] = (struct in_flight){low, low + bytes, write, false, site};
 }
 
 void sim_registers_end(struct sim_thread *thread, const void *registers)
@@ -53,9 +55,19 @@ void sim_registers_end(struct sim_thread *thread, const void *registers)
     struct sim_register_watch *w = thread->register_watch;
     for (unsigned i = 0; w && i < w->num_in_flight; i++)
         if (w->in_flight[i].low == registers) {
-            w->in_flight[i] = w->in_flight[--w->num_in_flight];
+            if (w->in_flight[i].write) w->in_flight[i].waited = true;
+            else w->in_flight[i] = w->in_flight[--w->num_in_flight];
             return;
         }
+}
+
+void sim_registers_fence_operand(struct sim_thread *thread, const void *registers, size_t bytes)
+{
+    struct sim_register_watch *w = thread->register_watch;
+    const char *low = registers, *high = low + bytes;
+    for (unsigned i = 0; w && i < w->num_in_flight; i++)
+        if (w->in_flight[i].waited && low < w->in_flight[i].high && w->in_flight[i].low < high)
+            w->in_flight[i--] = w->in_flight[--w->num_in_flight];
 }
 
 static void words_of(const struct sim_thread *thread, const void *address, size_t bytes, size_t *first, size_t *end)
@@ -104,6 +116,10 @@ static void access_registers(struct sim_thread *thread, const char *address, siz
         char file[128];
         int line;
         sim_locate(f->site, file, sizeof file, &line);
+        if (f->waited)
+            sim_fail(thread, SIM_REGISTERS_IN_FLIGHT, instruction, site, address,
+                     "The wgmma issued at %s:%d wrote this register and has been waited for, but only behind "
+                     "wgmma_fence_operand does the compiler keep its uses behind the wait.", file, line);
         sim_fail(thread, SIM_REGISTERS_IN_FLIGHT, instruction, site, address,
                  "The wgmma issued at %s:%d still %s this register; wgmma.wait_group must come first.", file, line,
                  f->write ? "writes" : "reads");

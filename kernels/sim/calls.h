@@ -26,6 +26,10 @@ unsigned sim_cluster_size(void);
 /* Shared memory. A static allocation is known by its tag: the same block gets the same place every time. */
 void *sim_shared_static(const void *tag, size_t bytes, size_t align);
 void *sim_shared_dynamic(size_t align);
+/* Cuts it, from its first byte on, into parts with red zones between them, where `parts` point to; none: whole. */
+void sim_shared_cut(void *base, const unsigned *bytes, int num_parts, unsigned char **parts);
+/* What lies there ends: nobody has written these bytes. */
+void sim_shared_expire(void *pointer, size_t bytes);
 uint32_t sim_shared_address(const void *pointer);          /* cvta.to.shared: the offset in the CTA's window */
 void *sim_cluster_map(const void *pointer, unsigned rank); /* mapa: the same place in another CTA of the cluster */
 
@@ -128,6 +132,7 @@ void sim_wgmma(enum sim_format format, int n, float *d, const uint32_t *a, uint6
 void sim_wgmma_fence(void);
 void sim_wgmma_commit(void);
 void sim_wgmma_wait(unsigned pending_groups);
+void sim_wgmma_fence_operand(const void *registers, size_t bytes); /* no instruction, but an order of the compiler */
 void sim_setmaxnreg(bool increase, unsigned registers);
 
 void sim_trap(void);

@@ -161,6 +161,11 @@ static enum sim_rule check_sizes(struct sim_gpu *gpu, const struct sim_launch *l
     if (threads > launch->max_threads)
         return refuse(gpu, launch, "the block has %llu threads; the kernel's launch bounds allow %u.",
                       (unsigned long long)threads, launch->max_threads);
+    const bool same_blocks = !launch->min_blocks || launch->min_blocks == launch->bounds.min_blocks;
+    if (launch->bounds.max_threads && (launch->bounds.max_threads != launch->max_threads || !same_blocks))
+        return refuse(gpu, launch, "it says that the kernel's launch bounds are %u CTAs of %u threads; they are %u of "
+                      "%u.", launch->min_blocks, launch->max_threads, launch->bounds.min_blocks,
+                      launch->bounds.max_threads);
     if (sim_registers_of_bounds(launch->max_threads, launch->min_blocks) < LEAST_REGISTERS)
         return refuse(gpu, launch, "its launch bounds, %u CTAs of %u threads, leave fewer than 24 registers a thread.",
                       launch->min_blocks, launch->max_threads);

@@ -277,9 +277,12 @@ void sim_watch_async_write(const struct sim_deed *deed, void *address, size_t by
 void sim_watch_async_reduce(const struct sim_deed *deed, void *global, size_t bytes, size_t align);
 
 /* Registers given to a wgmma, from its issue to the wait that ends it; access.c reports who touches them.
- * write: wgmma writes them, so reads are wrong as well as writes. Ranges on the thread's own stack. */
+ * write: wgmma writes them, so reads are wrong as well as writes, until wgmma_fence_operand. Ranges on the thread's own
+ * stack. */
 void sim_registers_begin(struct sim_thread *thread, const void *registers, size_t bytes, bool write, const void *site);
 void sim_registers_end(struct sim_thread *thread, const void *registers);
+/* wgmma_fence_operand: what wgmmas that have been waited for wrote there may be used. */
+void sim_registers_fence_operand(struct sim_thread *thread, const void *registers, size_t bytes);
 /* Registers written by ordinary code since the thread's last wgmma.fence? */
 bool sim_registers_dirty(const struct sim_thread *thread, const void *registers, size_t bytes);
 void sim_registers_fence(struct sim_thread *thread);

@@ -16,8 +16,11 @@ enum {
     NUM_PAGES = SIM_WINDOW / PAGE,
     STATIC_LIMIT = 48 * 1024,
     MAX_ALLOCATIONS = 64,
-    RED_ZONE = 16
+    RED_ZONE = 16,
+    MAX_PARTS = 8
 };
+
+static const uint32_t REST = 0xffffffff; /* the size of a last part that is what remains */
 
 /* Values of `write` that are no epoch: bytes outside of allocations, and those of an object that is not ordinary
  * memory. */
@@ -26,7 +29,7 @@ static const sim_epoch OUTSIDE = 0xFFFFFFFF, PROTECTED = 0xFFFFFFFE;
 struct cell {
     sim_epoch write;  /* 0: nobody wrote */
     uint32_t readers; /* since */
-    uint32_t site;    /* of the write */
+    uint32_t site;    /* of the write; where nobody wrote, of the call that ended what was there, if any */
 };
 
 struct page {
@@ -36,7 +39,13 @@ struct page {
 
 struct allocation {
     const void *tag; /* NULL: dynamic */
-    uint32_t offset, bytes;
+    uint32_t offset, bytes, align;
+};
+
+/* Parts of the dynamic allocation: part n begins n red zones later than it would without any. */
+struct cut {
+    uint32_t bytes[MAX_PARTS];
+    unsigned num_parts; /* 0: uncut */
 };
 
 /* An access from another CTA of the cluster. */
@@ -51,6 +60,7 @@ struct sim_shared {
     struct sim_cta *cta;
     struct remote *remote; /* [SIM_MAX_AGENTS], each agent's last one; NULL: none yet */
     size_t dynamic_bytes;
+    struct cut cut;
     struct page pages[NUM_PAGES];
     /* The layout is the cluster's; that of its first CTA counts. */
     struct allocation allocations[MAX_ALLOCATIONS];
@@ -91,7 +101,7 @@ static unsigned granularity(uint32_t offset, size_t bytes)
     return low & 1 ? 0 : low & 2 ? 1 : 2;
 }
 
-static void fill(struct sim_shared *shared, uint32_t offset, size_t bytes, sim_epoch write)
+static void fill_as(struct sim_shared *shared, uint32_t offset, size_t bytes, struct cell cell)
 {
     while (bytes > 0) {
         const uint32_t at = offset % PAGE;
@@ -99,10 +109,15 @@ static void fill(struct sim_shared *shared, uint32_t offset, size_t bytes, sim_e
         struct page *page = &shared->pages[offset / PAGE];
         refine(page, granularity(at, here));
         for (size_t i = at >> page->shift; i < (at + here) >> page->shift; i++)
-            page->cells[i] = (struct cell){write, 0, 0};
+            page->cells[i] = cell;
         offset += here;
         bytes -= here;
     }
+}
+
+static void fill(struct sim_shared *shared, uint32_t offset, size_t bytes, sim_epoch write)
+{
+    fill_as(shared, offset, bytes, (struct cell){write, 0, 0});
 }
 
 /* ---- checks ----------------------------------------------------------------------------------------------- */
@@ -132,21 +147,28 @@ void sim_end_suspicion(struct sim_cluster *cluster)
     const struct suspicion s = cluster->watch ? cluster->watch->suspicion : (struct suspicion){NULL};
     if (!s.thread) return;
     cluster->watch->suspicion.thread = NULL;
+    if (!s.expired)
+        sim_fail(s.thread, SIM_UNINITIALISED, s.instruction, s.pc, s.address,
+                 "Nobody has written this byte of shared memory.");
+    char file[128];
+    int line;
+    sim_locate(sim_unpack_site(s.expired), file, sizeof file, &line);
     sim_fail(s.thread, SIM_UNINITIALISED, s.instruction, s.pc, s.address,
-             "Nobody has written this byte of shared memory.");
+             "What lay there ended at %s:%d, and nobody has written this byte of shared memory since.", file, line);
 }
 
-static void suspect(const struct access *a, const struct sim_shared *shared, uint32_t offset)
+static void suspect(const struct access *a, const struct sim_shared *shared, uint32_t offset, const struct cell *cell)
 {
     enum { PATIENCE = 100000 };
     struct suspicion *s = &shared->cta->cluster->watch->suspicion;
-    if (!s->thread) *s = (struct suspicion){a->thread, a->instruction, shared->cta->window + offset, a->pc, PATIENCE};
+    if (s->thread) return;
+    *s = (struct suspicion){a->thread, a->instruction, shared->cta->window + offset, a->pc, PATIENCE, cell->site};
 }
 
 static inline void read_cell(const struct access *a, const struct sim_shared *shared, uint32_t offset,
                              struct cell *cell)
 {
-    if (cell->write == 0) suspect(a, shared, offset);
+    if (cell->write == 0) suspect(a, shared, offset, cell);
     check_write_seen(a, shared, offset, cell);
     if (a->async_proxy && cell->write != 0 && !sim_has_seen_fenced(a->thread, cell->write))
         sim_fail_fence(a, shared->cta->window + offset, &(struct party){cell->write, cell->site, true});
@@ -320,12 +342,13 @@ static void *allocate(const void *tag, size_t bytes, size_t align, const void *s
     }
     if (tag) layout->static_bytes = ((layout->static_bytes + align - 1) & ~(align - 1)) + bytes;
     check_limits(layout, tag, site);
-    const uint32_t offset = place(layout, bytes, align);
-    if (layout->num_allocations == MAX_ALLOCATIONS || offset + bytes > SIM_WINDOW)
+    const size_t room = tag ? bytes : bytes + MAX_PARTS * align; /* for red zones between parts */
+    const uint32_t offset = place(layout, room, align);
+    if (layout->num_allocations == MAX_ALLOCATIONS || offset + room > SIM_WINDOW)
         sim_fail(sim_self, SIM_LIMIT, "shared memory", site, NULL,
                  "More shared memory allocations than the simulated GPU can keep apart.");
-    layout->allocations[layout->num_allocations++] = (struct allocation){tag, offset, (uint32_t)bytes};
-    layout->end = offset + (uint32_t)bytes;
+    layout->allocations[layout->num_allocations++] = (struct allocation){tag, offset, (uint32_t)bytes, (uint32_t)align};
+    layout->end = offset + (uint32_t)room;
     for (unsigned c = 0; c < cluster->num_ctas; c++) fill(cluster->ctas[c].shared, offset, bytes, 0);
     return cta->window + offset;
 }
@@ -338,6 +361,92 @@ void *sim_shared_static(const void *tag, size_t bytes, size_t align)
 void *sim_shared_dynamic(size_t align)
 {
     return allocate(NULL, sim_self->cta->shared->dynamic_bytes, align, SIM_SITE);
+}
+
+/* ---- parts of dynamic shared memory -------------------------------------------------------------------------- */
+
+/* Opens or closes bytes; what was written there and stays open is kept. */
+static void open_bytes(struct sim_shared *shared, uint32_t offset, size_t bytes, bool open)
+{
+    for (uint32_t o = offset; o < offset + bytes; o += RED_ZONE) {
+        const struct page *page = &shared->pages[o / PAGE];
+        const bool is_open = page->cells && page->cells[o % PAGE >> page->shift].write != OUTSIDE;
+        if (is_open != open) fill(shared, o, RED_ZONE, open ? 0 : OUTSIDE);
+    }
+}
+
+static const struct allocation *dynamic_allocation(const struct sim_shared *layout)
+{
+    for (unsigned i = 0; i < layout->num_allocations; i++)
+        if (!layout->allocations[i].tag) return &layout->allocations[i];
+    return NULL;
+}
+
+/* Without parts all is open: pointers to parts stay what they are. */
+static void lay(struct sim_shared *shared, const struct allocation *all, const struct cut *cut)
+{
+    uint32_t at = all->offset;
+    const uint32_t end = all->offset + all->bytes + MAX_PARTS * all->align;
+    if (!cut->num_parts) open_bytes(shared, at, end - at, true), at = end;
+    for (unsigned i = 0; i < cut->num_parts; i++) {
+        open_bytes(shared, at, cut->bytes[i], true);
+        at += cut->bytes[i];
+        open_bytes(shared, at, all->align, false);
+        at += all->align;
+    }
+    open_bytes(shared, at, end - at, false);
+    shared->cut = *cut;
+}
+
+static const struct allocation *check_cut(struct cut *cut, const void *base, const void *site)
+{
+    const struct sim_cta *cta = sim_self->cta;
+    const struct allocation *all = dynamic_allocation(cta->cluster->ctas[0].shared);
+    size_t sum = 0;
+    if (!all || base != cta->window + all->offset)
+        sim_fail(sim_self, SIM_BAD_OPERAND, "cut of shared memory", site, base,
+                 "Only dynamic shared memory is cut, from its first byte on.");
+    for (unsigned i = 0; i < cut->num_parts; sum += cut->bytes[i++]) {
+        if (i + 1 == cut->num_parts && cut->bytes[i] == REST && sum <= all->bytes)
+            cut->bytes[i] = all->bytes - (uint32_t)sum;
+        if (cut->bytes[i] % RED_ZONE)
+            sim_fail(sim_self, SIM_BAD_OPERAND, "cut of shared memory", site, base,
+                     "Part %u has %u bytes; parts have multiples of %d.", i, cut->bytes[i], RED_ZONE);
+    }
+    if (sum > all->bytes)
+        sim_fail(sim_self, SIM_OUT_OF_BOUNDS, "cut of shared memory", site, base,
+                 "The parts have %zu bytes; the launch asked for %u.", sum, all->bytes);
+    return all;
+}
+
+void sim_shared_cut(void *base, const unsigned *bytes, int num_parts, unsigned char **parts)
+{
+    struct sim_shared *shared = sim_self->cta->shared;
+    struct cut cut = {{0}, (unsigned)num_parts};
+    if (num_parts > MAX_PARTS)
+        sim_fail(sim_self, SIM_BAD_OPERAND, "cut of shared memory", SIM_SITE, base,
+                 "%d parts; at most %d are told apart.", num_parts, MAX_PARTS);
+    for (int i = 0; i < num_parts; i++) cut.bytes[i] = bytes[i];
+    const struct allocation *all = check_cut(&cut, base, SIM_SITE);
+    if (memcmp(&cut, &shared->cut, sizeof cut) != 0) lay(shared, all, &cut);
+    unsigned char *at = base;
+    for (int i = 0; i < num_parts; at += cut.bytes[i++] + all->align) parts[i] = at;
+}
+
+void sim_shared_expire(void *pointer, size_t bytes)
+{
+    struct sim_cluster *cluster = sim_self->cta->cluster;
+    unsigned rank;
+    uint32_t offset;
+    if (!sim_in_window(cluster, pointer, &rank, &offset))
+        sim_fail(sim_self, SIM_OUT_OF_BOUNDS, "end of shared memory's contents", SIM_SITE, pointer,
+                 "This is no address of shared memory.");
+    if (!cluster->watched) return;
+    const struct access own = {sim_self, sim_self->agent << SIM_INTERVAL_BITS | sim_self->interval,
+                               sim_pack_site(SIM_SITE), SIM_SITE, "end of shared memory's contents", ACCESS_WRITE, false};
+    sim_shared_access(&own, rank, offset, bytes);
+    fill_as(cluster->ctas[rank].shared, offset, bytes, (struct cell){0, 0, sim_pack_site(SIM_SITE)});
+    memset(pointer, 0xff, bytes);
 }
 
 uint32_t sim_shared_address(const void *pointer)
@@ -405,11 +514,16 @@ void sim_shared_describe(const struct sim_cta *cta, uint32_t offset, char *text,
     if (cta->cluster->num_ctas > 1 && n < (int)bytes)
         n += snprintf(text + n, bytes - n, " of CTA %u", cta->rank);
     if (!before || n >= (int)bytes) return;
-    const uint32_t at = offset - before->offset;
-    if (at < before->bytes)
-        snprintf(text + n, bytes - n, " (byte %u of %s allocation of %u bytes)", at,
-                 before->tag ? "a static" : "the dynamic", before->bytes);
-    else
-        snprintf(text + n, bytes - n, " (%u bytes past the end of %s allocation of %u bytes)", at - before->bytes,
-                 before->tag ? "a static" : "the dynamic", before->bytes);
+    uint32_t at = offset - before->offset, of = before->bytes;
+    char what[48];
+    snprintf(what, sizeof what, "%s allocation", before->tag ? "a static" : "the dynamic");
+    const struct cut *cut = before->tag ? &(struct cut){{0}, 0} : &cta->shared->cut;
+    for (unsigned i = 0; i < cut->num_parts; i++) {
+        of = cut->bytes[i];
+        snprintf(what, sizeof what, "part %u of dynamic shared memory,", i);
+        if (at < of + before->align || i + 1 == cut->num_parts) break;
+        at -= of + before->align;
+    }
+    if (at < of) snprintf(text + n, bytes - n, " (byte %u of %s of %u bytes)", at, what, of);
+    else snprintf(text + n, bytes - n, " (%u bytes past the end of %s of %u bytes)", at - of, what, of);
 }

@@ -131,7 +131,8 @@ struct sim_launch {
     const char *kernel;
     unsigned grid[3], block[3], cluster[3]; /* cluster {1, 1, 1}: none */
     size_t dynamic_shared;
-    unsigned max_threads, min_blocks;       /* the kernel's launch bounds */
+    unsigned max_threads, min_blocks;       /* the kernel's launch bounds, as the launch says; min_blocks 0: not said */
+    struct { unsigned max_threads, min_blocks; } bounds; /* as the kernel says; zeros: it is no KERNEL */
     bool begins_early;                      /* the launch ahead of it may not have ended */
     void (*body)(const void *args);         /* runs the kernel as one thread */
     const void *args;

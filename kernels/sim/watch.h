@@ -127,6 +127,7 @@ struct suspicion {
     const char *instruction, *address;
     const void *pc;
     uint32_t patience;         /* accesses until it is reported */
+    uint32_t expired;          /* the site that ended what lay there; 0: nothing did */
 };
 
 struct sim_watch {

@@ -320,6 +320,11 @@ void sim_wgmma_fence(void)
     sim_registers_fence(sim_self);
 }
 
+void sim_wgmma_fence_operand(const void *registers, size_t bytes)
+{
+    sim_registers_fence_operand(sim_self, registers, bytes);
+}
+
 void sim_wgmma_commit(void)
 {
     sim_require_sm_90("wgmma.commit_group", SIM_SITE);

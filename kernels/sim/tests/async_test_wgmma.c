@@ -242,6 +242,7 @@ static void product_of(float *d, const uint32_t *a, uint64_t x, bool scale_d)
 
 static void store_sum(const float *d)
 {
+    sim_wgmma_fence_operand(d, 4 * sizeof *d);
     float sum = 0;
     for (int i = 0; i < 4; ++i) sum += get(d + i);
     put(async_out + sim_thread_index(0), sum);
@@ -306,6 +307,7 @@ static void chains(const void *args)
     wait_for(barrier, 0);
     sim_wgmma_wait(0);
     store_sum(d);
+    sim_wgmma_fence_operand(e, sizeof e);
     put(async_out + 128 + sim_thread_index(0), get(e));
 }
 

@@ -118,6 +118,7 @@ KERNEL(256, 1) void warpgroup_products(struct counted_args a)
     for (int n = 0; n < 2; ++n) wgmma_m64nNk16_bf16<64>(e, x, x, n > 0);
     wgmma_commit();
     wgmma_wait<0>();
+    wgmma_fence_operand(d), wgmma_fence_operand(e);
     if (d[0] != 0.0f || e[0] != 0.0f) a.out[0] = d[0];
 }
 extern "C" int counted_warpgroup_products(struct sim_gpu *gpu, const struct counted_args *arguments)
@@ -239,6 +240,7 @@ KERNEL(128, 1) void products_and_bytes(struct counted_args a)
     wgmma_commit();
     if (a.shift == 1) wgmma_wait<1>();
     wgmma_wait<0>();
+    wgmma_fence_operand(d), wgmma_fence_operand(e);
     if (d[0] == 1.0f && e[0] == 1.0f) a.out[0] = d[0];
 }
 COUNTED(products_and_bytes, 1, 128)

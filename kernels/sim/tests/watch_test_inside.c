@@ -48,6 +48,8 @@ static void use_registers(const void *args)
     sim_watch_write(&a[1], 4, 4, "store", site);
     if (choice == 4) sim_watch_read(&d[1], 4, 4, "load", site);
     sim_registers_end(sim_self, d);
+    if (choice == 5) sim_watch_read(&d[6], 4, 4, "load", site);
+    sim_registers_fence_operand(sim_self, d, 24);
     sim_watch_read(d, sizeof d, 4, "load", site);
 }
 
@@ -58,6 +60,7 @@ Test(watch_inside, registers_of_a_wgmma)
     cr_assert(run(use_registers, 1, 1, 2, "a register of thread (0, 0, 0)") == SIM_REGISTERS_IN_FLIGHT);
     cr_assert(run(use_registers, 1, 1, 3, "still reads this register") == SIM_REGISTERS_IN_FLIGHT);
     cr_assert(run(use_registers, 1, 1, 4, "still writes") == SIM_REGISTERS_IN_FLIGHT);
+    cr_assert(run(use_registers, 1, 1, 5, "has been waited for") == SIM_REGISTERS_IN_FLIGHT);
 }
 
 static void use_object(const void *args)

@@ -228,3 +228,56 @@ KERNEL(64, 1) void arrival_left(struct room r)
     r.out[i] = r.in[i];
 }
 EXHIBIT(arrival_left, shape.block[0] = shape.max_threads = 64)
+
+DEVICE bool any_of_warp(bool x)
+{
+    return ballot(FULL_WARP, x) != 0;  // HERE vote_in_branches: diverged, vote.ballot
+}
+
+// Both halves vote, by a function that stands at two places.
+KERNEL(64, 1) void vote_in_branches(struct room r)
+{
+    const int i = thread_x();
+    bool some;
+    if (lane() < 16 && r.wrong)
+        some = any_of_warp(r.in[i] > 100.0f);
+    else
+        some = any_of_warp(r.in[i] > 99.0f);
+    r.out[i] = some ? 0.0f : r.in[i];
+}
+EXHIBIT(vote_in_branches, shape.block[0] = shape.max_threads = 64)
+
+// Lanes of a warp come to a named barrier at two places.
+KERNEL(64, 1) void named_barrier_in_branches(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    const int i = thread_x();
+    t.at[i] = r.in[i];
+    if (lane() < 16 && r.wrong)
+        named_barrier_sync(2, 64);  // HERE named_barrier_in_branches: diverged, bar.sync
+    else
+        named_barrier_sync(2, 64);  // HERE named_barrier_in_branches: diverged, bar.sync
+    r.out[i] = t.at[63 - i];
+}
+EXHIBIT(named_barrier_in_branches, shape.block[0] = shape.max_threads = 64)
+
+// A lane that is not named shuffles with those that are.
+KERNEL(64, 1) void shuffle_not_named(struct room r)
+{
+    const int i = thread_x();
+    const uint32_t members = r.wrong ? 0x7fffffff : FULL_WARP;
+    r.out[i] = shfl_xor(members, r.in[i], 31);  // HERE shuffle_not_named: bad operand, shfl; diverged, shfl
+}
+EXHIBIT(shuffle_not_named, shape.block[0] = shape.max_threads = 64)
+
+// Sums of a product begin with what nobody has written.
+KERNEL(32, 1) void mma_added_to_nothing(struct room r)
+{
+    float d[4];
+    const uint32_t a[4] = {}, b[2] = {};
+    if (!r.wrong)
+        for (int n = 0; n < 4; ++n) d[n] = r.in[4 * thread_x() + n];
+    mma_m16n8k16_f16(d, a, b, d);  // HERE mma_added_to_nothing: uninitialised, mma.sync
+    for (int n = 0; n < 4; ++n) r.out[4 * thread_x() + n] = d[n];
+}
+EXHIBIT(mma_added_to_nothing, shape.block[0] = shape.max_threads = 32)

@@ -252,6 +252,68 @@ KERNEL(64, 1) void copy_of_odd_bytes(struct room r)
 }
 EXHIBIT(copy_of_odd_bytes, shape.block[0] = shape.max_threads = 64)
 
+// The barrier is asked, until it says yes, for the phase before the load's.
+KERNEL(64, 1) void phase_before_asked(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    STATIC_SHARED(mbarrier, full);
+    make(full, 1);
+    if (thread_x() == 0) {
+        mbarrier_arrive_expect_tx(&full, sizeof t);
+        bulk_load(&t, r.in, sizeof t, &full);
+    }
+    sync_threads();
+    while (!mbarrier_test_wait(&full, r.wrong ? 1 : 0)) {}  // HERE phase_before_asked: deadlock, mbarrier.test_wait
+    for (int x = thread_x(); x < 256; x += 64) r.out[x] = t.at[x];  // HERE phase_before_asked: missing wait, load
+    mbarrier_wait(&full, 0);
+}
+EXHIBIT(phase_before_asked, shape.block[0] = shape.max_threads = 64)
+
+// Nobody has made the barrier.
+KERNEL(64, 1) void barrier_not_made(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    STATIC_SHARED(mbarrier, all);
+    const int i = thread_x();
+    if (!r.wrong) make(all, 64);
+    t.at[i] = r.in[i];
+    mbarrier_arrive(&all);  // HERE barrier_not_made: uninitialised, mbarrier.arrive
+    mbarrier_wait(&all, 0);
+    r.out[i] = t.at[63 - i];
+}
+EXHIBIT(barrier_not_made, shape.block[0] = shape.max_threads = 64)
+
+// The barrier is made, and the others do not wait until it is.
+KERNEL(64, 1) void barrier_made_late(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    STATIC_SHARED(mbarrier, all);
+    const int i = thread_x();
+    if (i == 0) {
+        mbarrier_init(&all, 64);
+        fence_mbarrier_init();
+    }
+    if (!r.wrong) sync_threads();
+    t.at[i] = r.in[i];
+    mbarrier_arrive(&all);  // HERE barrier_made_late: uninitialised, mbarrier.arrive; race, mbarrier.arrive
+    mbarrier_wait(&all, 0);
+    r.out[i] = t.at[63 - i];
+}
+EXHIBIT(barrier_made_late, shape.block[0] = shape.max_threads = 64)
+
+// A barrier's bytes are set as if they were a number.
+KERNEL(64, 1) void barrier_overwritten(struct room r)
+{
+    STATIC_SHARED(mbarrier, all);
+    const int i = thread_x();
+    make(all, 64);
+    if (r.wrong && i == 9) memset(&all, 0, sizeof all);  // HERE barrier_overwritten: race, memset
+    mbarrier_arrive(&all);
+    mbarrier_wait(&all, 0);
+    r.out[i] = r.in[i];
+}
+EXHIBIT(barrier_overwritten, shape.block[0] = shape.max_threads = 64)
+
 // The launcher of a kernel that copies boxes of 12 rows; `in` as a tensor of rows of 16 numbers.
 #define TENSOR_EXHIBIT(name, rows)                                                                      \
     extern "C" int exhibit_##name(struct sim_gpu *gpu, const struct room *r)                            \

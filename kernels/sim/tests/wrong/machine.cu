@@ -54,7 +54,8 @@ KERNEL(64, 1) void cluster_barrier_left(struct room r)
     }
     cluster_sync();
     r.out[64 * block_x() + i] = r.in[64 * block_x() + i];
-    if (i == 0) mbarrier_arrive_cluster(cluster_map(&empty, cluster_rank() ^ 1));  // HERE cluster_barrier_left: race, mbarrier.arrive
+    mbarrier *const other = cluster_map(&empty, cluster_rank() ^ 1);
+    if (i == 0) mbarrier_arrive_cluster(other);  // HERE cluster_barrier_left: race, mbarrier.arrive
     if (!r.wrong) mbarrier_wait(&empty, 0);
 }
 EXHIBIT(cluster_barrier_left, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
@@ -143,6 +144,50 @@ KERNEL(64, 1) void block_too_large(struct room r)
 }
 EXHIBIT(block_too_large, shape.grid[0] = r.wrong ? 1 : 2; shape.max_threads = 64;
         shape.block[0] = r.wrong ? 128 : 64)  // HERE block_too_large: limit, -
+
+// The launch promises other bounds than the kernel has: it would be refused on the chip.
+KERNEL(64, 1) void bounds_differ(struct room r)
+{
+    const int i = 64 * block_x() + thread_x();
+    if (thread_x() < 64) r.out[i] = r.in[i];
+}
+EXHIBIT(bounds_differ, shape.grid[0] = 2;
+        shape.block[0] = shape.max_threads = r.wrong ? 128 : 64)  // HERE bounds_differ: limit, -
+
+// And other CTAs to an SM: a thread has half of the registers that the launch counts with.
+KERNEL(64, 2) void blocks_differ(struct room r)
+{
+    const int i = 64 * block_x() + thread_x();
+    r.out[i] = r.in[i];
+}
+EXHIBIT(blocks_differ, shape.grid[0] = 2; shape.block[0] = shape.max_threads = 64;
+        shape.min_blocks = r.wrong ? 1 : 2)  // HERE blocks_differ: limit, -
+
+// Copies to the other CTA's shared memory, which may not have begun.
+KERNEL(64, 1) void copied_early(struct room r)
+{
+    STATIC_SHARED(tile, t);
+    STATIC_SHARED(tile, own);
+    STATIC_SHARED(mbarrier, full);
+    const int i = thread_x();
+    if (i == 0) {
+        mbarrier_init(&full, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&full, 256);
+    }
+    own.at[i] = r.in[64 * block_x() + i];
+    fence_proxy_async_shared();
+    if (r.wrong) sync_threads();
+    else cluster_sync();
+    tile *const to = cluster_map(&t, cluster_rank() ^ 1);
+    mbarrier *const b = cluster_map(&full, cluster_rank() ^ 1);
+    if (i == 0)
+        bulk_copy_cluster(to, &own, 256, b);  // HERE copied_early: race, cp.async.bulk; uninitialised, cp.async.bulk
+    mbarrier_wait(&full, 0);
+    r.out[64 * block_x() + i] = t.at[i];
+    cluster_sync();
+}
+EXHIBIT(copied_early, shape.grid[0] = 4; shape.cluster[0] = 2; shape.block[0] = shape.max_threads = 64)
 
 // A bulk copy, on a GPU that has none: wrong_test.c runs the wrong one on sm_80.
 KERNEL(64, 1) void bulk_copy_on_sm_80(struct room r)

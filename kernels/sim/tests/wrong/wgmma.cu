@@ -21,8 +21,9 @@ DEVICE uint64_t descriptor(const operand &x)
     return wgmma_descriptor(&x, 1024, 128, 0);
 }
 
-DEVICE void write_result(float *out, const float (&d)[8])
+DEVICE void write_result(float *out, float (&d)[8])
 {
+    wgmma_fence_operand(d);
     for (int j = 0; j < 8; ++j) {
         const int row = 16 * warp() + lane() / 4 + j / 2 % 2 * 8, column = j / 4 * 8 + lane() % 4 * 2 + j % 2;
         out[16 * row + column] = d[j];  // HERE wgmma_read_early: registers in flight, load
@@ -216,3 +217,64 @@ KERNEL(512, 1) void registers_wrong_way(struct room r)
     r.out[i] = r.in[i];
 }
 EXHIBIT(registers_wrong_way, shape.block[0] = shape.max_threads = 512)
+
+// The product is over, but nothing keeps the compiler from reading the accumulators before the wait.
+KERNEL(128, 1) void wgmma_operand_not_fenced(struct room r)
+{
+    STATIC_SHARED(operand, x);
+    const uint64_t x_at = descriptor(x);
+    float d[8];
+    write_operand(x, r.in);
+    fence_proxy_async_shared();
+    sync_threads();
+    wgmma_fence();
+    wgmma_m64nNk16_f16<16>(d, x_at, x_at, false);
+    wgmma_commit();
+    wgmma_wait<0>();
+    if (!r.wrong) wgmma_fence_operand(d);
+    for (int j = 0; j < 8; ++j) d[j] *= 2.0f;  // HERE wgmma_operand_not_fenced: registers in flight, load
+    write_result(r.out, d);
+}
+EXHIBIT(wgmma_operand_not_fenced, shape.block[0] = shape.max_threads = 128)
+
+// The fence stands in front of the wait.
+KERNEL(128, 1) void wgmma_operand_fenced_early(struct room r)
+{
+    STATIC_SHARED(operand, x);
+    const uint64_t x_at = descriptor(x);
+    float d[8];
+    write_operand(x, r.in);
+    fence_proxy_async_shared();
+    sync_threads();
+    wgmma_fence();
+    wgmma_m64nNk16_f16<16>(d, x_at, x_at, false);
+    wgmma_commit();
+    if (r.wrong) wgmma_fence_operand(d);
+    wgmma_wait<0>();
+    if (!r.wrong) wgmma_fence_operand(d);
+    for (int j = 0; j < 8; ++j) d[j] += d[j];  // HERE wgmma_operand_fenced_early: registers in flight, load
+    write_result(r.out, d);
+}
+EXHIBIT(wgmma_operand_fenced_early, shape.block[0] = shape.max_threads = 128)
+
+// Accumulators are cleared for the next product between the wait for this one and the fence.
+KERNEL(128, 1) void wgmma_cleared_early(struct room r)
+{
+    STATIC_SHARED(operand, x);
+    const uint64_t x_at = descriptor(x);
+    float d[8], sum[8];
+    write_operand(x, r.in);
+    fence_proxy_async_shared();
+    sync_threads();
+    for (int n = 0; n < 2; ++n) {
+        for (int j = 0; j < 8; ++j) d[j] = 0.0f;  // HERE wgmma_cleared_early: registers in flight, store
+        wgmma_fence();
+        wgmma_m64nNk16_f16<16>(d, x_at, x_at, true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        if (!r.wrong || n == 1) wgmma_fence_operand(d);
+    }
+    for (int j = 0; j < 8; ++j) sum[j] = d[j];
+    write_result(r.out, sum);
+}
+EXHIBIT(wgmma_cleared_early, shape.block[0] = shape.max_threads = 128)
