@@ -9,7 +9,7 @@
 #include <criterion/criterion.h>
 
 #include "kernels/registry.h"
-#include "kernels/sim/sim.h"
+#include "kernels/sim/calls.h"
 #include "lib/plan.h"
 #include "lib/testing.h"
 #include "reference/bounds.h"
@@ -391,6 +391,62 @@ Test(devices, a_finding_is_a_device_error)
     cr_assert_eq(attest_run_forward(&plan, &b.args.forward, NULL, 0, NULL), ATTEST_DEVICE_ERROR);
     cr_assert(strlen(attest_last_error()) > 20, "%s", attest_last_error());
 }
+
+/* ---- q, k and v in one buffer ---- */
+
+enum { PACKED_ROWS = 4, PACKED_DIM = 8 };
+
+static void read_float(const void *args)
+{
+    float number;
+    sim_memcpy(&number, *(const float *const *)args, sizeof number);
+}
+
+/* Reads a number of q, from one thread. */
+static int launch_read(const struct forward_params *p, int64_t at, struct sim_gpu *gpu)
+{
+    const float *const number = (const float *)p->q.data + at;
+    const struct sim_launch launch = {.kernel = "read", .grid = {1, 1, 1}, .block = {1, 1, 1}, .cluster = {1, 1, 1},
+                                      .max_threads = 1, .body = read_float, .args = &number,
+                                      .args_bytes = sizeof number};
+    return sim_launch(gpu, &launch);
+}
+
+static int read_last_of_q(const struct forward_params *p, void *gpu)
+{
+    return launch_read(p, (PACKED_ROWS - 1) * 3 * PACKED_DIM + PACKED_DIM - 1, gpu);
+}
+
+static int read_past_q(const struct forward_params *p, void *gpu) { return launch_read(p, PACKED_DIM, gpu); }
+
+static void expect_of_packed(forward_launcher *read, const char *text)
+{
+    static float qkv[PACKED_ROWS * 3 * PACKED_DIM], o[PACKED_ROWS * PACKED_DIM], lse[PACKED_ROWS];
+    const struct forward_kernel kernel = {.name = "read", .sim = read};
+    struct attest_plan plan = {.forward = {&kernel}, .forward_pass = {.num_shares = 1}};
+    struct attest_problem *const p = &plan.problem;
+    *p = (struct attest_problem)ATTEST_PROBLEM_INIT;
+    p->device = ATTEST_SIM;
+    p->batch = p->num_heads_q = p->num_heads_kv = 1, p->seqlen_q = p->seqlen_k = PACKED_ROWS;
+    p->head_dim = p->head_dim_v = PACKED_DIM;
+    p->q = p->k = p->v = (struct attest_tensor){ATTEST_FP32, 0, sizeof qkv / sizeof *qkv, 3 * PACKED_DIM, PACKED_DIM};
+    p->o = (struct attest_tensor){ATTEST_FP32, 0, PACKED_ROWS * PACKED_DIM, PACKED_DIM, PACKED_DIM};
+    p->lse = (struct attest_tensor){ATTEST_FP32, 0, PACKED_ROWS, 1, 1};
+    struct attest_forward_args a = ATTEST_FORWARD_ARGS_INIT;
+    a.q = qkv, a.k = qkv + PACKED_DIM, a.v = qkv + 2 * PACKED_DIM, a.o = o, a.lse = lse;
+    attest_find_reach(p, ATTEST_FORWARD, &plan.forward_reach);
+    cr_assert_eq(attest_run_forward(&plan, &a, NULL, 0, NULL), ATTEST_DEVICE_ERROR, "%s", attest_last_error());
+    cr_assert(strstr(attest_last_error(), text), "%s", attest_last_error());
+}
+
+/* What follows a row of q is no longer q, though k's row lies there. */
+Test(devices, packed_tensors_are_watched_apart)
+{
+    expect_of_packed(read_last_of_q, "not written");
+    expect_of_packed(read_past_q, "out of bounds");
+}
+
+/* ---- faults of the backward pass ---- */
 
 static int launch_nothing_backward(const struct backward_params *params, void *stream)
 {

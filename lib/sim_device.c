@@ -1,4 +1,5 @@
 /* sim_device.c - runs on the simulated GPU: what a kernel may touch is mapped to the byte, and nothing else. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/registry.h"
@@ -21,20 +22,35 @@ static void cut_to_sequences(const struct attest_problem *p, const struct attest
     *first = p->batch > 0 ? starts[0] * rows->stride : 0;
 }
 
-static bool map_tensor(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_backward_args *a,
-                       const struct attest_tensor_kind *kind, enum attest_pass pass)
-{
-    struct attest_layout layout = attest_layout_of(p, kind);
+/* A tensor of a run: what its sequences have, from its first element on. */
+struct placed {
+    struct attest_layout layout;
     const char *data;
-    int64_t first = 0, shape[5], stride[5];
-    memcpy(&data, (const char *)a + kind->in_args, sizeof data);
+};
+
+/* False where there is no element of it in the pass. */
+static bool place(const struct attest_problem *p, const struct attest_backward_args *a,
+                  const struct attest_tensor_kind *kind, enum attest_pass pass, struct placed *out)
+{
+    int64_t first = 0;
+    out->layout = attest_layout_of(p, kind);
+    if (!((kind->read | kind->written) & pass) || out->layout.dtype == ATTEST_ABSENT) return false;
+    memcpy(&out->data, (const char *)a + kind->in_args, sizeof out->data);
     if (p->ragged && (kind->shape == ATTEST_ROWS || kind->shape == ATTEST_SCALARS))
-        cut_to_sequences(p, &a->forward, kind->is_k, &layout.axes[0], &first);
-    if (attest_layout_is_empty(&layout)) return true;
-    for (int i = 0; i < layout.num_axes; ++i) shape[i] = layout.axes[i].count, stride[i] = layout.axes[i].stride;
-    shape[layout.num_axes] = layout.inner, stride[layout.num_axes] = 1;
-    return sim_map_tensor(gpu, kind->name, data + first * layout.element_bytes, (size_t)layout.element_bytes,
-                          layout.num_axes + 1, shape, stride, kind->written & pass ? OUTPUT : INPUT);
+        cut_to_sequences(p, &a->forward, kind->is_k, &out->layout.axes[0], &first);
+    if (attest_layout_is_empty(&out->layout)) return false;
+    out->data += first * out->layout.element_bytes;
+    return true;
+}
+
+static bool map_tensor(struct sim_gpu *gpu, const char *name, const struct placed *t, int access)
+{
+    const struct attest_layout *layout = &t->layout;
+    int64_t shape[5], stride[5];
+    for (int i = 0; i < layout->num_axes; ++i) shape[i] = layout->axes[i].count, stride[i] = layout->axes[i].stride;
+    shape[layout->num_axes] = layout->inner, stride[layout->num_axes] = 1;
+    return sim_map_tensor(gpu, name, t->data, (size_t)layout->element_bytes, layout->num_axes + 1, shape, stride,
+                          access);
 }
 
 static bool map_tensors(struct sim_gpu *gpu, const struct attest_problem *p, const struct attest_backward_args *a,
@@ -42,11 +58,80 @@ static bool map_tensors(struct sim_gpu *gpu, const struct attest_problem *p, con
 {
     for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) {
         const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
-        const bool takes_part = (kind->read | kind->written) & pass;
-        if (takes_part && attest_layout_of(p, kind).dtype != ATTEST_ABSENT && !map_tensor(gpu, p, a, kind, pass))
+        struct placed placed;
+        if (place(p, a, kind, pass, &placed) &&
+            !map_tensor(gpu, kind->name, &placed, kind->written & pass ? OUTPUT : INPUT))
             return false;
     }
     return true;
+}
+
+/* ---- inputs that interleave ---- */
+
+enum { KEPT = 1024 }; /* a copy's address is the original's modulo this */
+
+/* Copies of inputs. */
+struct copies {
+    void *of[ATTEST_NUM_TENSORS]; /* NULL: none */
+};
+
+static size_t span_of(const struct placed *t)
+{
+    int64_t elements = t->layout.inner;
+    for (int i = 0; i < t->layout.num_axes; ++i) elements += (t->layout.axes[i].count - 1) * t->layout.axes[i].stride;
+    return (size_t)(elements * t->layout.element_bytes);
+}
+
+static bool shares_bytes(const struct attest_problem *p, const struct attest_backward_args *a, enum attest_pass pass,
+                         int tensor, const struct placed *t)
+{
+    for (int u = 0; u < ATTEST_NUM_TENSORS; ++u) {
+        struct placed other;
+        if (u == tensor || !place(p, a, &attest_tensor_kinds[u], pass, &other)) continue;
+        if (t->data < other.data + span_of(&other) && other.data < t->data + span_of(t)) return true;
+    }
+    return false;
+}
+
+/* The bytes of one row after the other: what lies between them need not be there. */
+static void copy_rows(char *to, const char *from, const struct attest_layout *layout, int axis)
+{
+    if (axis == layout->num_axes) {
+        memcpy(to, from, (size_t)(layout->inner * layout->element_bytes));
+        return;
+    }
+    const int64_t step = layout->axes[axis].stride * layout->element_bytes;
+    for (int64_t i = 0; i < layout->axes[axis].count; ++i) copy_rows(to + i * step, from + i * step, layout, axis + 1);
+}
+
+/* Inputs whose bytes lie among another tensor's, as q, k and v in one buffer do, are copied to places of their own,
+ * with the same strides: what a kernel reads past a row of q is then no row of k, but out of bounds. */
+static bool set_apart(struct copies *copies, const struct attest_problem *p, struct attest_backward_args *a,
+                      enum attest_pass pass)
+{
+    const struct attest_backward_args given = *a;
+    for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) {
+        const struct attest_tensor_kind *kind = &attest_tensor_kinds[t];
+        struct placed placed;
+        copies->of[t] = NULL;
+        if (kind->written & pass || !place(p, &given, kind, pass, &placed) ||
+            !shares_bytes(p, &given, pass, t, &placed))
+            continue;
+        const size_t shift = (uintptr_t)placed.data % KEPT, bytes = (shift + span_of(&placed) + KEPT - 1) / KEPT * KEPT;
+        char *const copy = copies->of[t] = aligned_alloc(KEPT, bytes);
+        if (copy == NULL) return false;
+        copy_rows(copy + shift, placed.data, &placed.layout, 0);
+        const char *data;
+        memcpy(&data, (const char *)&given + kind->in_args, sizeof data);
+        data = copy + shift + (data - placed.data);
+        memcpy((char *)a + kind->in_args, &data, sizeof data);
+    }
+    return true;
+}
+
+static void free_copies(const struct copies *copies)
+{
+    for (int t = 0; t < ATTEST_NUM_TENSORS; ++t) free(copies->of[t]);
 }
 
 static bool map_array(struct sim_gpu *gpu, const char *name, bool present, const void *data, int64_t count,
@@ -148,33 +233,41 @@ static bool is_clean(struct sim_gpu *gpu, int code)
 
 bool attest_sim_forward(const struct attest_plan *plan, const struct attest_forward_args *a, struct sim_gpu *callers)
 {
-    struct forward_params params = forward_params_of(&plan->problem, a);
-    struct sim_gpu *gpu = take_gpu(callers);
+    struct attest_backward_args all = {.forward = *a};
+    struct copies copies = {{NULL}};
+    const bool apart = set_apart(&copies, &plan->problem, &all, ATTEST_FORWARD);
+    struct forward_params params = forward_params_of(&plan->problem, &all.forward);
+    struct sim_gpu *gpu = apart ? take_gpu(callers) : NULL;
     int code = SIM_CLEAN;
-    const bool mapped = gpu != NULL && attest_sim_map_forward(gpu, &plan->problem, a);
+    const bool mapped = gpu != NULL && attest_sim_map_forward(gpu, &plan->problem, &all.forward);
     for (int n = 0; mapped && n < plan->forward_pass.num_shares && code == SIM_CLEAN; ++n) {
         attest_take_share(&plan->forward_pass, n, &params);
         code = plan->forward[n]->sim(&params, gpu);
     }
     const bool ok = mapped ? is_clean(gpu, code) : no_memory();
     leave_gpu(gpu, callers);
+    free_copies(&copies);
     return ok;
 }
 
 bool attest_sim_backward(const struct attest_plan *plan, const struct attest_backward_args *a, void *workspace,
                          struct sim_gpu *callers)
 {
-    struct backward_params params = backward_params_of(&plan->problem, a, workspace);
+    struct attest_backward_args all = *a;
+    struct copies copies = {{NULL}};
+    const bool apart = set_apart(&copies, &plan->problem, &all, ATTEST_BACKWARD);
+    struct backward_params params = backward_params_of(&plan->problem, &all, workspace);
     const size_t bytes = plan->backward_pass.workspace_bytes;
-    struct sim_gpu *gpu = take_gpu(callers);
+    struct sim_gpu *gpu = apart ? take_gpu(callers) : NULL;
     int code = SIM_CLEAN;
-    const bool mapped = gpu != NULL && attest_sim_map_backward(gpu, &plan->problem, a, workspace, bytes);
+    const bool mapped = gpu != NULL && attest_sim_map_backward(gpu, &plan->problem, &all, workspace, bytes);
     for (int n = 0; mapped && n < plan->backward_pass.num_shares && code == SIM_CLEAN; ++n) {
         attest_take_share(&plan->backward_pass, n, &params.forward);
         code = plan->backward[n]->sim(&params, gpu);
     }
     const bool ok = mapped ? is_clean(gpu, code) : no_memory();
     leave_gpu(gpu, callers);
+    free_copies(&copies);
     return ok;
 }
 
