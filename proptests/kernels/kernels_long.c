@@ -75,7 +75,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(MASK))) p->mask = scores_of(ATTEST_UINT8);
     if (has(from, FEATURE(BLOCK_MASK)))
         p->block_mask = scores_of(ATTEST_UINT8), p->block_q = BLOCK_Q, p->block_k = BLOCK_K;
-    if (has(from, FEATURE(BIAS))) p->bias = scores_of(ATTEST_FP32);
+    if (has(from, FEATURE(BIAS))) p->bias = scores_of(from->narrow_bias ? p->q.dtype : ATTEST_FP32);
     if (has(from, FEATURE(DBIAS)) && c->backward) {
         p->dbias = scores_of(ATTEST_FP32);
         p->dbias.head = 1, p->dbias.batch = from->own_dbias;
@@ -151,7 +151,7 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_BIAS && from->hiding && at[2] % 4 < 2) return at[2] % 4 == 0 ? -1e9f : -FLT_MAX;
     if (t == T_BIAS && from->hiding && at[2] % 4 == 2 && at[3] < c->p.seqlen_k / 2) return -3e6f;
     if (t == T_BIAS)
-        return (float)family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3])) +
+        return ref_round(c->p.bias.dtype, family_normal(family_bits(1, ROLE_OTHER, 0, at[2], 0, at[3]))) +
                (from->hiding && at[2] % 4 == 3 ? FAR_BIAS : 0);
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (from->far_scores && at[2] == 0 && t == T_Q) return 64;

@@ -27,6 +27,8 @@ const struct long_case long_cases[] = {
     {"width 128", .heads_kv = 1, .seqlens = {80, 140}, .head_dims = {128, 100}, .window_left = 70},
     {"width 128, a bias", .heads_kv = 1, .seqlens = {70, 80}, .head_dims = {128, 128}, .causal = true,
      .features = FEATURE(BIAS)},
+    {"biases of 16 bits", .heads_kv = 1, .seqlens = {140, 152}, .head_dims = {64, 64}, .narrow_bias = true,
+     .features = FEATURE(BIAS) | FEATURE(DBIAS)},
     {"width 256", .heads_kv = 1, .seqlens = {70, 80}, .head_dims = {200, 256}, .causal = true},
     {"width 256, a sink", .heads_kv = 1, .seqlens = {40, 70}, .head_dims = {256, 256}, .window_left = 40,
      .features = FEATURE(SINK)},

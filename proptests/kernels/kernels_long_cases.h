@@ -27,6 +27,7 @@ struct long_case {
     bool no_scale;  /* a softmax_scale of 0: all keys weigh the same */
     bool few_keys;  /* all query rows are in use, and all keys but seven, which are NaN */
     bool all_keys;  /* all keys are in use, though few rows are */
+    bool narrow_bias; /* biases have the dtype of q; else fp32 */
     bool own_dbias; /* dbias is each sequence's; else all add up */
 
     bool far_values;  /* rows of v are eight numbers further apart than those of k */
