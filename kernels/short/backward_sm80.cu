@@ -425,6 +425,36 @@ DEVICE void clear_key_rows(const backward_params &p, const group_problem &c)
     clear_rows<shape>(p.dv, c.b, s.first_k, s.used_k, s.seqlen_k, c.head_kv, p.forward.head_dim_v);
 }
 
+/* Makes p of s, and ds of dp, for a lane's two rows of a head. `scores` has room for those of 16 rows. */
+template <typename shape>
+DEVICE void find_pairs(row_pairs<shape::KEYS> &weights, row_pairs<shape::KEYS> &ds, float (&lse)[2],
+                       const backward_params &p, const group_problem &problem, int64_t head, int32_t lane_row,
+                       float *scores)
+{
+    constexpr int KEYS = shape::KEYS;
+    const forward_params &f = p.forward;
+    const sequence &s = problem.s;
+    const score_terms terms = find_score_terms<shape::PLAIN>(f, problem.b, head);
+    const bool has_large = shape::PLAIN && ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
+    const bool is_full = shape::PLAIN && !has_large && !problem.is_cut && s.used_q == KEYS && s.used_k == KEYS;
+    uint32_t dropped[2] = {0, 0};
+    float delta[2];
+    if (is_full) {
+        find_plain_weights<true, KEYS>(weights, {}, terms.c, lse);
+        find_delta<true, KEYS>(delta, weights, ds);
+    } else {
+        const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
+        if (has_large) take_own_lse<KEYS>(lse, weights, keys, terms.c);
+        if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
+        else recompute_general_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
+        find_delta<false, KEYS>(delta, weights, ds);
+    }
+    if (p.delta.data != nullptr) load_delta(delta, p.delta, problem, head, lane_row);
+    if (is_full) find_ds<true, KEYS>(ds, weights, delta);
+    else find_ds<false, KEYS>(ds, weights, delta);
+    if (!shape::PLAIN) drop_weights<KEYS>(weights, dropped);
+}
+
 template <typename T, typename shape>
 KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backward_params p)
 {
@@ -463,26 +493,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
         multiply_rows<T, shape>(weights, ds, q, dout, k, v, row);
         sync_threads(); /* v is free */
         uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
-        const score_terms terms = find_score_terms<shape::PLAIN>(f, b, head);
-        const bool has_large = shape::PLAIN && ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
-        const bool is_full = shape::PLAIN && !has_large && !is_cut && s.used_q == KEYS && s.used_k == KEYS;
-        uint32_t dropped[2] = {0, 0};
-        float delta[2];
-        if (is_full) {
-            find_plain_weights<true, KEYS>(weights, {}, terms.c, lse);
-            find_delta<true, KEYS>(delta, weights, ds);
-        } else {
-            const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
-            float *const scores = reinterpret_cast<float *>(row_tile);
-            if (has_large) take_own_lse<KEYS>(lse, weights, keys, terms.c);
-            if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
-            else recompute_general_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
-            find_delta<false, KEYS>(delta, weights, ds);
-        }
-        if (p.delta.data != nullptr) load_delta(delta, p.delta, *problem, head, lane_row);
-        if (is_full) find_ds<true, KEYS>(ds, weights, delta);
-        else find_ds<false, KEYS>(ds, weights, delta);
-        if (!shape::PLAIN) drop_weights<KEYS>(weights, dropped);
+        find_pairs<shape>(weights, ds, lse, p, *problem, head, lane_row, reinterpret_cast<float *>(row_tile));
         weight_parts<KEYS> of_p, of_ds;
         split<T, KEYS>(of_p, weights);
         split<T, KEYS>(of_ds, ds);

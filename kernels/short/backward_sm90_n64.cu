@@ -267,6 +267,29 @@ DEVICE void find_results(const kernel_state<KIND> &state, const backward_problem
     }
 }
 
+/* Makes p of s, for a lane's two rows. */
+template <typename shape, bool IS_WHOLE>
+DEVICE void find_weights(float (&s)[shape::KEYS / 2], const forward_params &f, const backward_problem &c, bool is_full,
+                         float (&lse)[2])
+{
+    if (is_any_large(lse)) take_own_lse(s, f.softmax_scale * LOG2_E, IS_WHOLE ? shape::KEYS : c.used_k, lse);
+    recompute_weights(s, f.softmax_scale * LOG2_E, lse);
+    if (!is_full) hide(s, c, own_row<shape>(), 0);
+}
+
+/* Makes ds of dp, for the same rows. */
+template <typename shape>
+DEVICE void find_own_ds(float (&dp)[shape::KEYS / 2], const float (&weights)[shape::KEYS / 2],
+                        const backward_problem &c, bool is_full)
+{
+    row_sums row_sums = {};
+    float delta[2];
+    add_weights(row_sums, weights, dp);
+    UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(row_sums.p[n]), sum_of_quad(row_sums.p_dp[n]));
+    find_ds(dp, weights, delta);
+    if (!is_full) hide(dp, c, own_row<shape>(), 0);
+}
+
 /* Computes the warp's problem, with results of SLICES slices: all, or the CTA's own. */
 template <typename T, typename shape, int SLICES, kind KIND>
 DEVICE void take_problems(const kernel_state<KIND> &state, const backward_problem &c)
@@ -286,7 +309,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const backward_proble
     load_problem<shape>(state, c);
     /* This is tested even where it is known: without a branch here some 30 bytes would spill. */
     const bool is_full = c.used_q == KEYS && c.used_k == KEYS;
-    float lse[2], delta[2];
+    float lse[2];
     load_lse(lse, f.lse, c.rows[LSE], own_row<shape>(), IS_WHOLE ? KEYS : c.used_q);
     if (KIND != BY_BOXES) cp_async_commit();
     if (shape::HAS_ROOM || KIND == BY_BOXES) wait_for_loads<Q_TILE>(state);
@@ -300,9 +323,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const backward_proble
     }
     wait_for<shape::HAS_ROOM ? 1 : 0>(s_of_all);
     take_own<shape>(weights, s_of_all);
-    if (is_any_large(lse)) take_own_lse(weights, f.softmax_scale * LOG2_E, IS_WHOLE ? KEYS : c.used_k, lse);
-    recompute_weights(weights, f.softmax_scale * LOG2_E, lse);
-    if (!is_full) hide(weights, c, own_row<shape>(), 0);
+    find_weights<shape, IS_WHOLE>(weights, f, c, is_full, lse);
     if (shape::OVER_V) {
         wait_for<0>(dp_of_all);
         sync_threads(); /* v is free */
@@ -322,11 +343,7 @@ DEVICE void take_problems(const kernel_state<KIND> &state, const backward_proble
     }
     wait_for<!shape::TOGETHER && shape::HAS_ROOM ? 1 : 0>(dp_of_all);
     take_own<shape>(dp, dp_of_all);
-    row_sums row_sums = {};
-    add_weights(row_sums, weights, dp);
-    UNROLL for (int n = 0; n < 2; ++n) delta[n] = mean_dp(sum_of_quad(row_sums.p[n]), sum_of_quad(row_sums.p_dp[n]));
-    find_ds(dp, weights, delta);
-    if (!is_full) hide(dp, c, own_row<shape>(), 0);
+    find_own_ds<shape>(dp, weights, c, is_full);
     if (!shape::TOGETHER) {
         if (!shape::HAS_ROOM) {
             sync_threads(); /* p is complete; so late, as warps wait for each other */
