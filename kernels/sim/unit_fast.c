@@ -8,8 +8,9 @@
 enum {
     MAX_M = 64,
     MAX_K = 16,
-    ZERO = -10000,     /* exponents that mark what has none, apart even as sums with another operand's */
-    SPECIAL = 16000,
+    ROW_WORDS = 8,     /* of 4 bytes: a row of a, a column of b */
+    ZERO = -10000,     /* added to exponents, mark what has none, apart even as sums with another operand's, */
+    SPECIAL = 16000,   /* which 16 bits hold */
     ALL_ZERO = -5000,  /* no sum with a finite operand that is not zero is as small, */
     LEAST_TOP = -100,  /* and none of finite operands as large as SPECIAL + ZERO > LARGEST_TOP */
     LARGEST_TOP = 120,
@@ -25,21 +26,15 @@ struct problem {
     float *d;
 };
 
-struct operands { /* a row of a */
+/* A row of a. Within each group operands are in an order that suits the vectors, the same for a and b. */
+struct operands {
     float value[MAX_K];
-    int32_t exponent[MAX_K];
+    int32_t exponents[MAX_K]; /* twice in 16 bits */
 };
 
-typedef uint32_t word __attribute__((may_alias)); /* operands may come from arrays of any type */
-typedef uint16_t half_word __attribute__((may_alias));
-
-/* An operand's bits in fp32's places: the exponent field ends at bit 23, the sign is bit 31. */
-static inline int32_t raw_operand(enum sim_format format, const void *array, int index)
-{
-    if (format == SIM_TF32) return (int32_t)(((const word *)array)[index] & 0xffffe000);
-    const uint32_t half = ((const half_word *)array)[index];
-    return (int32_t)(format == SIM_BF16 ? half << 16 : (half & 0x8000) << 16 | (half & 0x7fff) << 13);
-}
+/* Operands of 16 bits lie two in a word: of every 8 the low ones come first. */
+static inline int word_of(enum sim_format format, int l) { return format == SIM_TF32 ? l : l / 8 * 4 + l % 4; }
+static inline bool is_high(int l) { return l % 8 >= 4; }
 
 static void do_plainly(const struct problem *p, int i, int j, float c)
 {
@@ -52,31 +47,42 @@ static void do_plainly(const struct problem *p, int i, int j, float c)
 #include <immintrin.h>
 
 #pragma GCC push_options
-#pragma GCC target("avx512f")
+#pragma GCC target("avx512bw")
 #define NAME(x) x##_avx512
 #define VECTOR_BYTES 64
-#define VECTOR_MAX(x, y) _mm512_max_epi32((__m512i)(x), (__m512i)(y))
+#define VECTOR_MAX(x, y) _mm512_max_epi16((__m512i)(x), (__m512i)(y))
+#define VECTOR_NEGATIVE(x) (_mm512_cmplt_epi32_mask((__m512i)(x), _mm512_setzero_si512()) != 0)
+#define VECTOR_TRUNCATE(x)                                                                                            \
+    ((floats_avx512)_mm512_cvt_roundepi32_ps((__m512i)(x), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC))
 #include "kernels/sim/unit_fast.h"
 #undef NAME
 #undef VECTOR_BYTES
 #undef VECTOR_MAX
+#undef VECTOR_NEGATIVE
+#undef VECTOR_TRUNCATE
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx2")
 #define NAME(x) x##_avx2
 #define VECTOR_BYTES 32
-#define VECTOR_MAX(x, y) _mm256_max_epi32((__m256i)(x), (__m256i)(y))
+#define VECTOR_MAX(x, y) _mm256_max_epi16((__m256i)(x), (__m256i)(y))
+#define VECTOR_NEGATIVE(x) (_mm256_movemask_ps((__m256)(x)) != 0)
+#define VECTOR_TRUNCATE(x) truncate_avx2(x)
 #include "kernels/sim/unit_fast.h"
 #undef NAME
 #undef VECTOR_BYTES
 #undef VECTOR_MAX
+#undef VECTOR_NEGATIVE
+#undef VECTOR_TRUNCATE
 #pragma GCC pop_options
 #endif
 
 #define NAME(x) x##_baseline
 #define VECTOR_BYTES 16
-#define VECTOR_MAX(x, y) choose_baseline((x) > (y), x, y)
+#define VECTOR_MAX(x, y) larger_baseline(x, y)
+#define VECTOR_NEGATIVE(x) any_negative_baseline(x)
+#define VECTOR_TRUNCATE(x) truncate_baseline(x)
 #include "kernels/sim/unit_fast.h"
 
 struct variant {
@@ -99,7 +105,7 @@ enum { NUM_VARIANTS = sizeof all_variants / sizeof *all_variants };
 int sim_unit_variants(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f") ? 3 : __builtin_cpu_supports("avx2") ? 2 : 1;
+    return __builtin_cpu_supports("avx512bw") ? 3 : __builtin_cpu_supports("avx2") ? 2 : 1;
 #else
     return 1;
 #endif
@@ -119,18 +125,17 @@ static void check_shape(const struct problem *p)
 
 static void decode_rows(const struct problem *p, struct operands *rows)
 {
-    for (int i = 0; i < p->m; ++i) {
-        int32_t bits[MAX_K] = {0};
-        for (int l = 0; l < p->k; ++l) bits[l] = raw_operand(p->format, p->a, i * p->k + l);
-        for (int l = 0; l < MAX_K; l += VECTOR_BYTES / 4) {
-            ints_baseline row, exponent;
+    enum { LANES = VECTOR_BYTES / 4 };
+    for (int i = 0; i < p->m; ++i)
+        for (int l = 0; l < p->k; l += LANES) {
+            ints_baseline words, exponent;
             floats_baseline value;
-            memcpy(&row, bits + l, sizeof row);
-            decode_baseline(row, p->format == SIM_FP16, &value, &exponent);
+            memcpy(&words, (const char *)p->a + (i * ROW_WORDS + word_of(p->format, l)) * 4, sizeof words);
+            decode_baseline(operands_baseline(p->format, words, l), p->format == SIM_FP16, &value, &exponent);
+            const shorts_baseline exponents = pack_baseline(exponent, exponent);
             memcpy(rows[i].value + l, &value, sizeof value);
-            memcpy(rows[i].exponent + l, &exponent, sizeof exponent);
+            memcpy(rows[i].exponents + l, &exponents, sizeof exponents);
         }
-    }
 }
 
 void sim_unit_variant(int variant, const struct sim_unit_model *model, enum sim_format format, int m, int n, int k,

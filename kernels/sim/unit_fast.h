@@ -1,39 +1,83 @@
-/* unit_fast.h - the model of unit.h on a block of LANES columns, for one vector unit; unit_fast.c includes it once for
- * each.
+/* unit_fast.h - the model of unit.h on a block of up to 2 LANES columns, for one vector unit; unit_fast.c includes it
+ * once for each.
  *
- * Expects  NAME(x)       x with the unit's suffix
- *          VECTOR_BYTES  of a register
- *          VECTOR_MAX(x, y)  the larger integer of each lane
+ * Expects  NAME(x)               x with the unit's suffix
+ *          VECTOR_BYTES          of a register
+ *          VECTOR_MAX(x, y)      the larger of each two integers of 16 bits
+ *          VECTOR_NEGATIVE(x)    whether any integer of 32 bits is negative
+ *          VECTOR_TRUNCATE(x)    integers of 32 bits cut off toward zero to fp32
  *
  * A product is exact in fp32; scaled by 2^(fraction_bits - top) and converted to an integer it is cut off toward zero.
- * Sixteen of them fit in 32 bits: 16 (2047 / 1024)^2 2^25 < 2^31; the sum with the accumulator is exact in double.
- * Elements whose top is outside of [LEAST_TOP, LARGEST_TOP] and is no sum of zeros alone (specials among them, by their
- * exponent) are left to the plain model. */
+ * Sixteen of them fit in 32 bits: 16 (2047 / 1024)^2 2^25 < 2^31. Where the accumulator makes that too much, or top is
+ * outside of [LEAST_TOP, LARGEST_TOP] and is no sum of zeros alone (specials among them, by their exponent), the
+ * element is left to the plain model.
+ *
+ * Exponents take 16 bits: of an integer of 32 the low half is column x's and the high half column LANES + x's, so that
+ * one instruction finds tops for both. */
 
 #define LANES (VECTOR_BYTES / 4)
 
 typedef float NAME(floats) __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t NAME(ints) __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t NAME(words) __attribute__((vector_size(VECTOR_BYTES)));
-typedef int32_t NAME(half_ints) __attribute__((vector_size(VECTOR_BYTES / 2)));
-typedef float NAME(half_floats) __attribute__((vector_size(VECTOR_BYTES / 2)));
-typedef double NAME(doubles) __attribute__((vector_size(VECTOR_BYTES)));
-typedef int64_t NAME(longs) __attribute__((vector_size(VECTOR_BYTES)));
+typedef int16_t NAME(shorts) __attribute__((vector_size(VECTOR_BYTES)));
 
-static inline NAME(ints) NAME(choose)(NAME(ints) mask, NAME(ints) yes, NAME(ints) no)
+/* A block of b. */
+struct NAME(columns) {
+    NAME(floats) value[2][MAX_K];
+    NAME(shorts) exponent[MAX_K];
+};
+
+/* Operands from words, with their bits in fp32's places: the exponent field ends at bit 23, the sign is bit 31. */
+static inline NAME(ints) NAME(operands)(enum sim_format format, NAME(ints) words, int l)
 {
-    return (mask & yes) | (~mask & no);
+    if (format == SIM_TF32) return words & (int32_t)0xffffe000;
+    const NAME(ints) bits = is_high(l) ? words & (int32_t)0xffff0000 : words << 16;
+    return format == SIM_BF16 ? bits : (bits & INT32_MIN) | (bits >> 3 & 0x0fffe000);
 }
 
-/* Operands as fp32 values and exponents, from bits in fp32's places: sign, exponent field, fraction. */
+/* Values and exponents; of zeros, infinities and NaN such as mark them. */
 static inline void NAME(decode)(NAME(ints) bits, bool fp16, NAME(floats) *value, NAME(ints) *exponent)
 {
-    const int bias = fp16 ? 15 : 127, top = fp16 ? 31 : 255;
+    const int bias = fp16 ? 15 : 127, special = fp16 ? 31 : 255;
     const NAME(ints) magnitude = bits & 0x7fffffff, field = magnitude >> 23;
-    NAME(ints) e = NAME(choose)(field == 0, (NAME(ints)){0} + (1 - bias), field - bias);
-    e = NAME(choose)(magnitude == 0, (NAME(ints)){0} + ZERO, e);
-    *exponent = NAME(choose)(field == top, (NAME(ints)){0} + SPECIAL, e);
+    *exponent = field - bias - (field == 0) + ((magnitude == 0) & ZERO) + ((field == special) & SPECIAL);
     *value = fp16 ? (NAME(floats))bits * 0x1p112f : (NAME(floats))bits;
+}
+
+/* Of accumulators. Subnormal ones may count as 2^-127: the plain model has the sums in which they matter. */
+static inline NAME(ints) NAME(exponent)(NAME(floats) c)
+{
+    const NAME(ints) magnitude = (NAME(ints))c & 0x7fffffff;
+    return (magnitude >> 23) - 127 + ((magnitude == 0) & ZERO);
+}
+
+static inline NAME(shorts) NAME(pack)(NAME(ints) low, NAME(ints) high)
+{
+    return (NAME(shorts))((low & 0xffff) | high << 16);
+}
+
+static inline NAME(shorts) NAME(larger)(NAME(shorts) x, NAME(shorts) y)
+{
+    const NAME(shorts) mask = x > y;
+    return (mask & x) | (~mask & y);
+}
+
+static inline bool NAME(any_negative)(NAME(ints) x)
+{
+    uint64_t words[VECTOR_BYTES / 8], any = 0;
+    memcpy(words, &x, sizeof words);
+    for (int i = 0; i < VECTOR_BYTES / 8; ++i) any |= words[i];
+    return (any & 0x8000000080000000) != 0;
+}
+
+/* Rounded to nearest, less where that is more; 2^31 is no integer of 32 bits. */
+static inline NAME(floats) NAME(truncate)(NAME(ints) x)
+{
+    NAME(ints) bits = (NAME(ints))__builtin_convertvector(x, NAME(floats));
+    bits += bits == 0x4f000000;
+    const NAME(ints) rounded = __builtin_convertvector((NAME(floats))bits, NAME(ints)), sign = x >> 31;
+    return (NAME(floats))(bits + ((rounded ^ sign) > (x ^ sign)));
 }
 
 static inline void NAME(copy)(void *to, const void *from, int columns)
@@ -44,98 +88,98 @@ static inline void NAME(copy)(void *to, const void *from, int columns)
         memcpy(to, from, columns * sizeof(float));
 }
 
-static inline bool NAME(any)(NAME(ints) mask)
+/* Of LANES columns: the terms cut off, their sum cut off. `over` is negative where the sum takes more than 32 bits. */
+static inline __attribute__((always_inline)) NAME(floats) NAME(add)(const int group, const float *a_value,
+                                                                    const NAME(floats) *b_value, NAME(floats) c,
+                                                                    NAME(floats) up, NAME(floats) down,
+                                                                    NAME(ints) *over)
 {
-    uint64_t words[VECTOR_BYTES / 8], any = 0;
-    memcpy(words, &mask, sizeof words);
-    for (int x = 0; x < VECTOR_BYTES / 8; ++x) any |= words[x];
-    return any != 0;
-}
-
-/* Half of the lanes: (sum + c) cut off to 24 bits, times scale. */
-static inline NAME(half_floats) NAME(finish)(const int32_t *sum, const int32_t *c, const float *scale)
-{
-    const NAME(longs) kept = {0};
-    NAME(half_ints) half_sum, half_c;
-    NAME(half_floats) half_scale;
-    memcpy(&half_sum, sum, sizeof half_sum);
-    memcpy(&half_c, c, sizeof half_c);
-    memcpy(&half_scale, scale, sizeof half_scale);
-    const NAME(doubles) total = __builtin_convertvector(half_sum, NAME(doubles)) +
-                                __builtin_convertvector(half_c, NAME(doubles));
-    const NAME(doubles) cut = (NAME(doubles))((NAME(longs))total & (kept - (1ll << 29)));
-    return __builtin_convertvector(cut * __builtin_convertvector(half_scale, NAME(doubles)), NAME(half_floats));
-}
-
-/* A step: group products from l on, added to c. `hard` collects the lanes that the plain model must do. */
-static inline __attribute__((always_inline)) void NAME(step)(const int fraction_bits, const int group,
-                                                             const float *a_value, const int32_t *a_exponent,
-                                                             const NAME(floats) *b_value, const NAME(ints) *b_exponent,
-                                                             NAME(floats) *c, NAME(ints) *hard)
-{
-    NAME(floats) c_value;
-    NAME(ints) top;
-    NAME(decode)((NAME(ints))*c, false, &c_value, &top);
-#pragma GCC unroll 16
-    for (int l = 0; l < group; ++l) top = (NAME(ints))VECTOR_MAX(top, b_exponent[l] + a_exponent[l]);
-    *hard |= (top > LARGEST_TOP) | ((top < LEAST_TOP) & (top > ALL_ZERO));
-    top = (NAME(ints))VECTOR_MAX(top, (NAME(ints)){0} + LEAST_TOP);
-    const NAME(floats) up = (NAME(floats))((fraction_bits + 127 - top) << 23);
-    const NAME(floats) down = (NAME(floats))((top - fraction_bits + 127) << 23);
     NAME(words) sum = {0};
 #pragma GCC unroll 16
     for (int l = 0; l < group; ++l)
         sum += (NAME(words))__builtin_convertvector(b_value[l] * a_value[l] * up, NAME(ints));
-    const NAME(ints) c_cut = __builtin_convertvector(c_value * up, NAME(ints));
-    int32_t sums[LANES], c_cuts[LANES];
-    float downs[LANES], result[LANES];
-    memcpy(sums, &sum, sizeof sums);
-    memcpy(c_cuts, &c_cut, sizeof c_cuts);
-    memcpy(downs, &down, sizeof downs);
-    for (int x = 0; x < LANES; x += LANES / 2) {
-        const NAME(half_floats) half = NAME(finish)(sums + x, c_cuts + x, downs + x);
-        memcpy(result + x, &half, sizeof half);
-    }
-    memcpy(c, result, sizeof result);
+    const NAME(ints) c_cut = __builtin_convertvector(c * up, NAME(ints)), products = (NAME(ints))sum;
+    const NAME(ints) total = (NAME(ints))(sum + (NAME(words))c_cut);
+    *over |= (products ^ total) & (c_cut ^ total);
+    return VECTOR_TRUNCATE(total) * down;
 }
 
-/* LANES columns of d, from `column` on, of which `columns` exist. */
-static inline __attribute__((always_inline)) void NAME(block)(const int group, const struct problem *p,
-                                                              const struct operands *a, int column, int columns)
+/* A step: group products from l on, added to c. What the plain model must do is negative in `hard`. */
+static inline __attribute__((always_inline)) void NAME(step)(const int halves, const int fraction_bits, const int group,
+                                                             const struct operands *a, const struct NAME(columns) *b,
+                                                             int l, NAME(floats) *c, NAME(ints) *hard)
 {
-    int32_t bits[MAX_K][LANES] = {{0}};
-    NAME(floats) b_value[MAX_K];
-    NAME(ints) b_exponent[MAX_K];
+    NAME(shorts) top = NAME(pack)(NAME(exponent)(c[0]), halves > 1 ? NAME(exponent)(c[1]) : (NAME(ints)){0});
+#pragma GCC unroll 16
+    for (int i = l; i < l + group; ++i)
+        top = (NAME(shorts))VECTOR_MAX(top, b->exponent[i] + (NAME(shorts))((NAME(ints)){0} + a->exponents[i]));
+    const NAME(ints) outside = (NAME(ints))((top > LARGEST_TOP) | ((top < LEAST_TOP) & (top > ALL_ZERO)));
+    top = (NAME(shorts))VECTOR_MAX(top, (NAME(shorts)){0} + LEAST_TOP);
+    const int16_t up_bias = (int16_t)(127 + fraction_bits), down_bias = (int16_t)(127 - fraction_bits);
+    const NAME(ints) up = (NAME(ints))(up_bias - top), down = (NAME(ints))(down_bias + top);
+    hard[0] |= outside << 16;
+    c[0] = NAME(add)(group, a->value + l, b->value[0] + l, c[0], (NAME(floats))(up << 23), (NAME(floats))(down << 23),
+                     &hard[0]);
+    if (halves == 1) return;
+    hard[1] |= outside;
+    c[1] = NAME(add)(group, a->value + l, b->value[1] + l, c[1], (NAME(floats))(up >> 16 << 23),
+                     (NAME(floats))(down >> 16 << 23), &hard[1]);
+}
+
+/* Columns of b from `column` on, of which `columns` exist; zeros beyond. */
+static inline __attribute__((always_inline)) void NAME(take_columns)(const int halves, const struct problem *p,
+                                                                     int column, int columns, struct NAME(columns) *b)
+{
+    int32_t words[2][ROW_WORDS][LANES];
+    if (columns < halves * LANES) memset(words, 0, sizeof words);
     for (int j = 0; j < columns; ++j)
-        for (int l = 0; l < p->k; ++l) bits[l][j] = raw_operand(p->format, p->b_t, (column + j) * p->k + l);
+        for (int w = 0; w < ROW_WORDS; ++w)
+            memcpy(&words[j / LANES][w][j % LANES], (const char *)p->b_t + ((column + j) * ROW_WORDS + w) * 4, 4);
     for (int l = 0; l < p->k; ++l) {
-        NAME(ints) row;
-        memcpy(&row, bits[l], sizeof row);
-        NAME(decode)(row, p->format == SIM_FP16, &b_value[l], &b_exponent[l]);
+        NAME(ints) exponents[2] = {{0}};
+        for (int half = 0; half < halves; ++half) {
+            NAME(ints) row;
+            memcpy(&row, words[half][word_of(p->format, l)], sizeof row);
+            NAME(decode)(NAME(operands)(p->format, row, l), p->format == SIM_FP16, &b->value[half][l],
+                         &exponents[half]);
+        }
+        b->exponent[l] = NAME(pack)(exponents[0], exponents[1]);
     }
+}
+
+/* Columns of d from `column` on, of which `columns` exist: of one half or of two. */
+static inline __attribute__((always_inline)) void NAME(block)(const int halves, const int group,
+                                                              const struct problem *p, const struct operands *a,
+                                                              int column, int columns)
+{
+    const int here[2] = {columns < LANES ? columns : LANES, columns - LANES};
+    struct NAME(columns) b;
+    NAME(take_columns)(halves, p, column, columns, &b);
     for (int i = 0; i < p->m; ++i) {
         const int at = i * p->n + column;
-        NAME(floats) before = {0};
-        NAME(ints) hard = {0};
-        if (p->c) NAME(copy)(&before, p->c + at, columns);
-        NAME(floats) c = before;
-        for (int l = 0; l < p->k; l += group)
-            NAME(step)(p->model->fraction_bits, group, a[i].value + l, a[i].exponent + l, b_value + l, b_exponent + l,
-                       &c, &hard);
-        NAME(copy)(p->d + at, &c, columns);
-        if (NAME(any)(hard))
-            for (int j = 0; j < columns; ++j)
-                if (hard[j]) do_plainly(p, i, column + j, before[j]);
+        NAME(floats) before[2] = {{0}}, c[2];
+        NAME(ints) hard[2] = {{0}};
+        for (int half = 0; p->c && half < halves; ++half)
+            NAME(copy)(&before[half], p->c + at + half * LANES, here[half]);
+        memcpy(c, before, sizeof c);
+        for (int l = 0; l < p->k; l += group) NAME(step)(halves, p->model->fraction_bits, group, &a[i], &b, l, c, hard);
+        for (int half = 0; half < halves; ++half) NAME(copy)(p->d + at + half * LANES, &c[half], here[half]);
+        if (!VECTOR_NEGATIVE(hard[0] | hard[1])) continue;
+        for (int j = 0; j < columns; ++j)
+            if (hard[j / LANES][j % LANES] < 0) do_plainly(p, i, column + j, before[j / LANES][j % LANES]);
     }
 }
 
 static void NAME(unit)(const struct problem *p, const struct operands *a)
 {
-    for (int j = 0; j < p->n; j += LANES) {
-        const int columns = p->n - j < LANES ? p->n - j : LANES;
-        if (p->model->group == 4) NAME(block)(4, p, a, j, columns);
-        if (p->model->group == 8) NAME(block)(8, p, a, j, columns);
-        if (p->model->group == 16) NAME(block)(16, p, a, j, columns);
+    for (int j = 0; j < p->n; j += 2 * LANES) {
+        const int columns = p->n - j < 2 * LANES ? p->n - j : 2 * LANES, halves = columns > LANES ? 2 : 1;
+        if (p->model->group == 4 && halves == 1) NAME(block)(1, 4, p, a, j, columns);
+        if (p->model->group == 4 && halves == 2) NAME(block)(2, 4, p, a, j, columns);
+        if (p->model->group == 8 && halves == 1) NAME(block)(1, 8, p, a, j, columns);
+        if (p->model->group == 8 && halves == 2) NAME(block)(2, 8, p, a, j, columns);
+        if (p->model->group == 16 && halves == 1) NAME(block)(1, 16, p, a, j, columns);
+        if (p->model->group == 16 && halves == 2) NAME(block)(2, 16, p, a, j, columns);
     }
 }
 

@@ -171,6 +171,30 @@ Test(unit, known_answers_of_an_h200)
     }
 }
 
+/* Sixteen products of the largest significands and an accumulator are about 2^31 times 2^-25, to which terms are cut:
+ * there the sum no longer fits in 32 bits. */
+Test(unit, sums_may_take_more_than_32_bits)
+{
+    enum { N = 32, LARGEST = 0x3fff, NEGATIVE = 0x8000 }; /* 1.11.., fp16 and bf16 */
+    static uint16_t a[M * 16], b[N * 16];
+    static float c[M * N], d[M * N];
+    for (int format = SIM_FP16; format <= SIM_BF16; ++format) {
+        const struct sim_unit_model model = sim_unit_model(SIM_SM_90, format);
+        const double largest = operand(format, &(uint16_t){LARGEST}, 0);
+        const double rest = 0x1p31 - 16 * 0x1p25 * largest * largest;
+        for (int i = 0; i < M * 16; ++i) a[i] = LARGEST;
+        for (int j = 0; j < N * 16; ++j) b[j] = j / 16 % 2 ? LARGEST | NEGATIVE : LARGEST;
+        for (int i = 0; i < M * N; ++i)
+            c[i] = (float)((rest + i / 2 - M * N / 4) * (i % 2 ? -0x1p-25 : 0x1p-25));
+        for (int v = 0; v < sim_unit_variants(); ++v) {
+            sim_unit_variant(v, &model, format, M, N, 16, a, b, c, d);
+            for (int i = 0; i < M * N; ++i)
+                cr_assert_eq(bits_of(d[i]), bits_of(expected(SIM_SM_90, format, a, b + i % N * 16, c[i])),
+                             "%s %s, c %a: %a", sim_unit_variant_name(v), format_names[format], c[i], d[i]);
+        }
+    }
+}
+
 /* Each number of the model is felt: with another one, some set gives other bits. */
 Test(unit, other_models_are_told_apart)
 {
