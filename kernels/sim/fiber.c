@@ -1,4 +1,5 @@
-/* fiber.c - stacks and switches. A fiber and its host thread take turns; fibers never switch to each other. */
+/* fiber.c - stacks and switches. The host thread starts fibers, which may switch to each other, until one of them
+ * returns to it. */
 #define _GNU_SOURCE /* mmap of no file */
 #include "kernels/sim/fiber.h"
 
@@ -119,11 +120,25 @@ static void unmark_frames(char *low)
 #endif
 }
 
+static _Thread_local bool left_host;
+
+/* In a fiber: the stack that was left is the host's, or another fiber's. */
+static void after_switch_to_fiber(void *fake_stack)
+{
+    const void *low = host_low;
+    size_t bytes = host_bytes;
+    after_switch(fake_stack, &low, &bytes);
+    if (!left_host) return;
+    host_low = low;
+    host_bytes = bytes;
+    left_host = false;
+}
+
 static _Thread_local void (*fiber_body)(struct sim_thread *thread);
 
 static void run_body(void *thread)
 {
-    after_switch(NULL, &host_low, &host_bytes);
+    after_switch_to_fiber(NULL);
     fiber_body(thread);
     abort();
 }
@@ -135,22 +150,15 @@ __attribute__((visibility("hidden"))) void sim_fiber_base(void);
 
 static _Thread_local void *host_stack_pointer;
 
-/* A thread begins with the default environment: a GPU rounds to nearest, whatever its host does. */
-enum { DEFAULT_MXCSR = 0x1f80, DEFAULT_X87_CONTROL = 0x37f };
-
 /* What sim_switch_stacks pops. */
 struct frame {
-    uint32_t mxcsr;
-    uint16_t x87_control, padding;
     uint64_t r15, r14, r13, r12, rbx, rbp, rip;
 };
 
 static void prepare(struct sim_thread *thread, char *top)
 {
     struct frame *frame = (struct frame *)(top - 2 * sizeof(void *)) - 1;
-    *frame = (struct frame){.mxcsr = DEFAULT_MXCSR,
-                            .x87_control = DEFAULT_X87_CONTROL,
-                            .r12 = (uint64_t)(uintptr_t)run_body,
+    *frame = (struct frame){.r12 = (uint64_t)(uintptr_t)run_body,
                             .r13 = (uint64_t)(uintptr_t)thread,
                             .rip = (uint64_t)(uintptr_t)sim_fiber_base + 1};
     thread->stack_pointer = frame;
@@ -166,16 +174,19 @@ static void switch_to_host(struct sim_thread *thread)
     sim_switch_stacks(&thread->stack_pointer, host_stack_pointer);
 }
 
+static void switch_between(struct sim_thread *from, struct sim_thread *to)
+{
+    sim_switch_stacks(&from->stack_pointer, to->stack_pointer);
+}
+
 #else
 
-#include <fenv.h>
 #include <ucontext.h>
 
 static _Thread_local ucontext_t host_context;
 
 static void enter(unsigned high, unsigned low)
 {
-    fesetenv(FE_DFL_ENV); /* as above */
     run_body((void *)(uintptr_t)((uint64_t)high << 32 | low));
 }
 
@@ -200,6 +211,11 @@ static void switch_to_fiber(struct sim_thread *thread)
 static void switch_to_host(struct sim_thread *thread)
 {
     swapcontext(thread->stack_pointer, &host_context);
+}
+
+static void switch_between(struct sim_thread *from, struct sim_thread *to)
+{
+    swapcontext(from->stack_pointer, to->stack_pointer);
 }
 
 #endif
@@ -232,9 +248,11 @@ void sim_fiber_resume(struct sim_thread *thread)
     do {
         void *fake_stack = NULL;
         sim_self = thread;
+        left_host = true;
         before_switch(&fake_stack, thread->stack_low, SIM_STACK);
         switch_to_fiber(thread);
         after_switch(fake_stack, NULL, NULL);
+        thread = sim_self;
         sim_self = NULL;
     } while (run_host_deed());
 }
@@ -244,7 +262,17 @@ void sim_fiber_suspend(void)
     void *fake_stack = NULL;
     before_switch(&fake_stack, host_low, host_bytes);
     switch_to_host(sim_self);
-    after_switch(fake_stack, &host_low, &host_bytes);
+    after_switch_to_fiber(fake_stack);
+}
+
+void sim_fiber_switch(struct sim_thread *next)
+{
+    struct sim_thread *self = sim_self;
+    void *fake_stack = NULL;
+    sim_self = next;
+    before_switch(&fake_stack, next->stack_low, SIM_STACK);
+    switch_between(self, next);
+    after_switch_to_fiber(fake_stack);
 }
 
 void sim_on_host_stack(void (*deed)(void *argument), void *argument)

@@ -1,5 +1,6 @@
 /* launch.c - grids: what may be launched, which host thread runs which cluster, what comes out of it. */
 #define _GNU_SOURCE /* mmap of no file */
+#include <fenv.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -436,12 +437,16 @@ static void note_finding(struct run *run, uint64_t index, const struct sim_repor
     pthread_mutex_unlock(&run->mutex);
 }
 
-/* Runs clusters until none is left; those above one that failed cannot change the outcome. */
+/* Runs clusters until none is left; those above one that failed cannot change the outcome. A GPU rounds to nearest,
+ * whatever its host does. */
 static void *run_clusters(void *argument)
 {
     struct worker *worker = argument;
     struct run *run = worker->run;
     struct sim_fault_watch faults;
+    fenv_t of_host;
+    fegetenv(&of_host);
+    fesetenv(FE_DFL_ENV);
     sim_faults_begin(&faults, worker->fault_stack);
     for (;;) {
         const uint64_t i = atomic_fetch_add(&run->next, 1);
@@ -452,6 +457,7 @@ static void *run_clusters(void *argument)
         if (worker->cluster.report.rule != SIM_CLEAN) note_finding(run, index, &worker->cluster.report);
     }
     sim_faults_end(&faults);
+    fesetenv(&of_host);
     return NULL;
 }
 

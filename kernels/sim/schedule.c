@@ -22,6 +22,7 @@ struct sim_schedule {
     struct sim_warp *warp;          /* whose turn it is */
     unsigned lane;                  /* where to look for its next ready lane */
     unsigned num_live, num_yielded, idle_rounds;
+    bool async_due, none_ready;     /* what a thread found when it gave its turn: the host goes on from there */
     bool abandoned;
     jmp_buf leave;
     struct sim_async **pending;
@@ -67,6 +68,63 @@ static void clear_ready(struct sim_warp *warp, uint32_t lane)
     if (!warp->ready) warp->cta->cluster->schedule->ready[number / 64] &= ~(1ull << number % 64);
 }
 
+/* ---- the game ----------------------------------------------------------------------------------------------- */
+
+static struct sim_warp *draw_warp(struct sim_cluster *cluster)
+{
+    const uint64_t *ready = cluster->schedule->ready;
+    const unsigned start = sim_draw(cluster, cluster->num_warps), words = (cluster->num_warps + 63) / 64;
+    uint64_t word = ready[start / 64] >> start % 64 << start % 64;
+    for (unsigned i = 0; i <= words; ++i) {
+        if (word) return &cluster->warps[(start / 64 + i) % words * 64 + (unsigned)__builtin_ctzll(word)];
+        word = ready[(start / 64 + i + 1) % words];
+    }
+    return NULL;
+}
+
+/* The thread whose turn it is: NULL, where none is ready. */
+static struct sim_thread *choose(struct sim_cluster *cluster)
+{
+    struct sim_schedule *schedule = cluster->schedule;
+    if (!schedule->warp || !schedule->warp->ready || sim_draw(cluster, STAY) == 0) {
+        schedule->warp = draw_warp(cluster);
+        if (!schedule->warp) return NULL;
+        schedule->lane = sim_draw(cluster, schedule->warp->num_lanes);
+    }
+    const uint32_t ready = schedule->warp->ready, above = ready >> schedule->lane << schedule->lane;
+    const unsigned lane = (unsigned)__builtin_ctz(above ? above : ready);
+    schedule->lane = (lane + 1) % SIM_WARP;
+    return &schedule->warp->lanes[lane];
+}
+
+/* Pending work comes first. */
+static bool draw_async(struct sim_cluster *cluster)
+{
+    return cluster->schedule->num_pending && sim_options_of(cluster)->async == SIM_ASYNC_RANDOM &&
+           sim_draw(cluster, ASYNC) == 0;
+}
+
+/* The running thread's turn is over. The next one's begins at once, where the next step of the game is a thread's. */
+static void give_turn(void)
+{
+    struct sim_cluster *cluster = sim_self->cta->cluster;
+    struct sim_schedule *schedule = cluster->schedule;
+    struct sim_thread *next = NULL;
+    if (schedule->num_live) {
+        schedule->async_due = draw_async(cluster);
+        if (!schedule->async_due) next = choose(cluster);
+        schedule->none_ready = !schedule->async_due && !next;
+    }
+    if (!next) {
+        sim_fiber_suspend();
+        return;
+    }
+    ++sim_tally(cluster)->fiber_switches;
+    if (next != sim_self) sim_fiber_switch(next);
+}
+
+/* ---- waits -------------------------------------------------------------------------------------------------- */
+
 static void note_wait(struct sim_thread *thread, const char *what, const void *object, const void *site)
 {
     thread->wait_what = what;
@@ -79,7 +137,7 @@ void sim_wait(const char *what, const void *object, const void *site)
 {
     sim_self->state = SIM_WAITING;
     note_wait(sim_self, what, object, site);
-    sim_fiber_suspend();
+    give_turn();
 }
 
 void sim_wake(struct sim_thread *thread)
@@ -101,13 +159,13 @@ void sim_yield(const char *what, const void *object, const void *site)
     note_wait(sim_self, what, object, site);
     sim_self->warp->yielded |= 1u << sim_self->lane;
     ++schedule_of(sim_self)->num_yielded;
-    sim_fiber_suspend();
+    give_turn();
 }
 
 void sim_pass(void)
 {
     schedule_of(sim_self)->warp = NULL;
-    sim_fiber_suspend();
+    give_turn();
 }
 
 static void revive_yielded(struct sim_cluster *cluster)
@@ -245,34 +303,7 @@ static _Noreturn void report_deadlock(struct sim_cluster *cluster)
              "nobody can go on: %s", list);
 }
 
-/* ---- the game ----------------------------------------------------------------------------------------------- */
-
-static struct sim_warp *draw_warp(struct sim_cluster *cluster)
-{
-    const uint64_t *ready = cluster->schedule->ready;
-    const unsigned start = sim_draw(cluster, cluster->num_warps), words = (cluster->num_warps + 63) / 64;
-    uint64_t word = ready[start / 64] >> start % 64 << start % 64;
-    for (unsigned i = 0; i <= words; ++i) {
-        if (word) return &cluster->warps[(start / 64 + i) % words * 64 + (unsigned)__builtin_ctzll(word)];
-        word = ready[(start / 64 + i + 1) % words];
-    }
-    return NULL;
-}
-
-/* The thread whose turn it is: NULL, where none is ready. */
-static struct sim_thread *choose(struct sim_cluster *cluster)
-{
-    struct sim_schedule *schedule = cluster->schedule;
-    if (!schedule->warp || !schedule->warp->ready || sim_draw(cluster, STAY) == 0) {
-        schedule->warp = draw_warp(cluster);
-        if (!schedule->warp) return NULL;
-        schedule->lane = sim_draw(cluster, schedule->warp->num_lanes);
-    }
-    const uint32_t ready = schedule->warp->ready, above = ready >> schedule->lane << schedule->lane;
-    const unsigned lane = (unsigned)__builtin_ctz(above ? above : ready);
-    schedule->lane = (lane + 1) % SIM_WARP;
-    return &schedule->warp->lanes[lane];
-}
+/* ---- the host's part ------------------------------------------------------------------------------------------ */
 
 static void resume(struct sim_thread *thread)
 {
@@ -298,7 +329,7 @@ void sim_schedule_begin(struct sim_cluster *cluster)
     schedule->warp = NULL;
     schedule->num_live = cluster->num_threads;
     schedule->num_yielded = schedule->idle_rounds = 0;
-    schedule->abandoned = false;
+    schedule->async_due = schedule->none_ready = schedule->abandoned = false;
     schedule->num_pending = 0;
     for (unsigned w = 0; w < cluster->num_warps; ++w) set_ready(&cluster->warps[w], ~cluster->warps[w].exited);
 }
@@ -306,10 +337,10 @@ void sim_schedule_begin(struct sim_cluster *cluster)
 void sim_schedule_run(struct sim_cluster *cluster)
 {
     struct sim_schedule *schedule = cluster->schedule;
-    const bool random = sim_options_of(cluster)->async == SIM_ASYNC_RANDOM;
     while (schedule->num_live) {
-        if (random && schedule->num_pending && sim_draw(cluster, ASYNC) == 0) run_any_async(cluster);
-        struct sim_thread *thread = choose(cluster);
+        if (schedule->async_due || (!schedule->none_ready && draw_async(cluster))) run_any_async(cluster);
+        struct sim_thread *thread = schedule->none_ready ? NULL : choose(cluster);
+        schedule->async_due = schedule->none_ready = false;
         if (thread) resume(thread);
         else stir(cluster);
     }
@@ -323,7 +354,7 @@ void sim_schedule_exit(void)
     clear_ready(self->warp, 1u << self->lane);
     --schedule_of(self)->num_live;
     schedule_of(self)->idle_rounds = 0;
-    sim_fiber_suspend();
+    give_turn();
     abort();
 }
 

@@ -1,4 +1,5 @@
 /* switch.S - the switch between stacks on x86-64, System V: what a function must keep is kept on the old stack.
+ * The floating-point environment is the cluster's: launch.c.
  *
  *     void sim_switch_stacks(void **save, void *load);
  *
@@ -30,16 +31,8 @@ sim_switch_stacks:
     pushq %r15
     .cfi_adjust_cfa_offset 8
     .cfi_rel_offset %r15, 0
-    subq $8, %rsp
-    .cfi_adjust_cfa_offset 8
-    stmxcsr (%rsp)
-    fnstcw 4(%rsp)
     movq %rsp, (%rdi)
     movq %rsi, %rsp
-    fldcw 4(%rsp)
-    ldmxcsr (%rsp)
-    addq $8, %rsp
-    .cfi_adjust_cfa_offset -8
     popq %r15
     .cfi_adjust_cfa_offset -8
     .cfi_restore %r15
