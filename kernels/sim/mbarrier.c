@@ -21,9 +21,9 @@ struct waiter {
 struct mbarrier {
     struct sim_cta *cta;
     void *object;
-    bool valid, fenced;      /* fenced: the async proxy and other CTAs know that it is initialised */
+    bool valid;
     struct sim_thread *maker;
-    sim_epoch made;
+    sim_epoch made, fenced;  /* fenced: who has seen it may hand the barrier to the async proxy and to other CTAs */
     unsigned count, pending; /* arrivals: of a phase, and still to come in this one */
     int64_t tx;              /* bytes to come in this phase */
     uint32_t phase;
@@ -144,7 +144,8 @@ struct mbarrier *sim_mbarrier_at(const void *object, const struct issue *issue, 
         sim_fail(issue->thread, SIM_RACE, issue->instruction, issue->site, object,
                  "Thread (%u, %u, %u) initialised the mbarrier, and no synchronisation lies between the two.", maker[0],
                  maker[1], maker[2]);
-    if (!b->fenced && (user == USER_ASYNC_PROXY || cta != issue->thread->cta))
+    const bool is_fenced = b->fenced && sim_has_seen(issue->thread, b->fenced);
+    if (!is_fenced && (user == USER_ASYNC_PROXY || cta != issue->thread->cta))
         sim_fail(issue->thread, SIM_MISSING_PROXY_FENCE, issue->instruction, issue->site, object,
                  "Thread (%u, %u, %u) initialised the mbarrier and did not execute fence.mbarrier_init before it "
                  "handed it over; %s may not know of it.", maker[0], maker[1], maker[2],
@@ -273,9 +274,9 @@ void sim_mbarrier_init(void *object, unsigned count)
     for (int i = 0; i < 2; ++i) sim_clock_reset(self->cta->cluster, &b->clocks[i]);
     memset(b->waiters, 0, self->cta->num_threads * sizeof *b->waiters);
     b->valid = true;
-    b->fenced = false;
     b->maker = self;
     b->made = self->agent << SIM_INTERVAL_BITS | self->interval;
+    b->fenced = 0;
     b->count = b->pending = count;
     b->tx = 0;
     b->phase = b->phases_of_bytes = b->phases_seen = 0;
@@ -423,8 +424,10 @@ bool sim_mbarrier_test_wait(const void *object, unsigned parity)
 static void fence_barriers(struct sim_thread *thread)
 {
     const struct sim_mbarriers *barriers = thread->cta->mbarriers;
-    for (unsigned i = 0; i < barriers->num; ++i)
-        if (barriers->at[i]->maker == thread) barriers->at[i]->fenced = true;
+    for (unsigned i = 0; i < barriers->num; ++i) {
+        struct mbarrier *b = barriers->at[i];
+        if (b->maker == thread && !b->fenced) b->fenced = thread->agent << SIM_INTERVAL_BITS | thread->interval;
+    }
 }
 
 void sim_fence_mbarrier_init(void)
