@@ -2,8 +2,8 @@
 
 Sources: `sim`, the simulated GPU (counts.c); `ptxas`, what each kernel takes of a GPU, and `sass`, its instructions
 there (archives of machine.py, from what ci/defs.bzl leaves beside the objects); `callgrind`, instructions of host code
-(host.c), those of the project's own objects alone. A source that cannot be asked here is not among the versions, and
-`unchecked` says why."""
+(host.c), those of the project's own objects alone; `calls`, what that asks of the C library and of threads. A source
+that cannot be asked here is not among the versions, and `unchecked` says why."""
 
 import concurrent.futures
 import os
@@ -172,22 +172,33 @@ def add_machine(counts, archive):
             counts.add(kernel, "ptxas", item, "ctas_by_registers", ctas)
 
 
-# ---- callgrind ----
+# ---- host code ----
+
+def named(line, names):
+    """What `(id) name` or `(id)` of a line of callgrind's stands for."""
+    found = re.match(r"\w+=\((\d+)\)(?: (.*))?", line)
+    if found[2]:
+        names[found[1]] = found[2]
+    return names[found[1]]
+
 
 def own_instructions(text, program):
     """Sum of the self cost of what lies in `program` itself: not the C library, whose routines each processor has its
-    own of. In callgrind's format a line `calls=` is followed by one of inclusive cost, which is not self cost."""
-    objects, here, total, inclusive = {}, None, 0, False
+    own of, nor what counts calls (wrapped.c). In callgrind's format a line `calls=` is followed by one of inclusive
+    cost, which is not self cost."""
+    program = os.path.realpath(program)
+    objects, functions, here, function, total, inclusive = {}, {}, None, "", 0, False
     for line in text.splitlines():
-        if found := re.match(r"c?ob=\((\d+)\)(?: (.*))?", line):
-            if found[2]:
-                objects[found[1]] = os.path.realpath(found[2])
-            if line.startswith("ob="):
-                here = objects[found[1]]
+        if re.match(r"c?ob=", line):
+            at = os.path.realpath(named(line, objects))
+            here = at if line.startswith("ob=") else here
+        elif re.match(r"c?fn=", line):
+            name = named(line, functions)
+            function = name if line.startswith("fn=") else function
         elif line.startswith("calls="):
             inclusive = True
         elif re.match(r"[+\-*\d]", line) and not inclusive:
-            total += int(line.split()[1]) if here == os.path.realpath(program) else 0
+            total += int(line.split()[1]) if here == program and not function.startswith("__wrap_") else 0
         elif re.match(r"[+\-*\d]", line):
             inclusive = False
     return total
@@ -208,16 +219,34 @@ def instructions(program, workload):
     return total
 
 
-def add_callgrind(counts, program):
+def workloads_of(program, names):
+    """(name, units of work, threads) of all workloads, or of those that are named."""
+    for line in lines_of(program, "--list"):
+        name, units, threads = matched(r"(\w+) ([1-9][0-9]{0,17}) ([1-9])", line, program)
+        if name in names or not names:
+            yield name, int(units), int(threads)
+
+
+def add_callgrind(counts, program, *names):
+    """Of workloads of one thread: how several share the work is chance, but for what add_calls counts."""
     if shutil.which("valgrind") is None:
         counts.unchecked["callgrind"] = "there is no valgrind"
         return
     counts.versions["callgrind"] = lines_of(program, "--version")[0]
-    for line in lines_of(program, "--list"):
-        workload, units = matched(r"(\w+) ([1-9][0-9]{0,17})", line, program)
+    for workload, units, threads in workloads_of(program, names):
+        if threads > 1:
+            continue
         total = instructions(program, workload)
         counts.add("host", "callgrind", workload, "instructions", total)
-        counts.add("host", "callgrind", workload, "instructions_per_unit", -(-total // int(units)))
+        counts.add("host", "callgrind", workload, "instructions_per_unit", -(-total // units))
+
+
+def add_calls(counts, program, *names):
+    counts.versions["calls"] = lines_of(program, "--version")[0]
+    for workload, _, _ in workloads_of(program, names):
+        for line in lines_of(program, "--calls", workload):
+            count, value = matched(r"(\w+) ([0-9]{1,18})", line, program)
+            counts.add("host", "calls", workload, count, int(value))
 
 
 def say_versions(counts, nvcc_version, nvdisasm_version):
@@ -234,7 +263,8 @@ def say_versions(counts, nvcc_version, nvdisasm_version):
 def collect(sim, host, nvcc_version, nvdisasm_version, archives):
     counts = Counts()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        for counted in [pool.submit(add_sim, counts, sim), pool.submit(add_callgrind, counts, host)]:
+        for counted in [pool.submit(add_sim, counts, sim), pool.submit(add_callgrind, counts, host),
+                        pool.submit(add_calls, counts, host)]:
             counted.result()
     say_versions(counts, nvcc_version, nvdisasm_version)
     for archive in archives:

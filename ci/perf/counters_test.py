@@ -31,6 +31,37 @@ class Callgrind(unittest.TestCase):
     def test_the_library_does_not_count(self):
         self.assertTrue(5 < self.of["of_the_library"] < 30, self.of)
 
+    def test_the_counters_of_calls_do_not_count(self):
+        self.assertTrue(50 < self.of["asks"] < 150, self.of)
+
+    def test_what_two_threads_share_by_chance_is_not_counted(self):
+        self.assertNotIn("seven_of_two", self.of)
+
+
+class Calls(unittest.TestCase):
+    """What host code asks of the C library, and how threads share iterations."""
+
+    def setUp(self):
+        counts = collect.Counts()
+        collect.add_calls(counts, args.known)
+        self.figures = counts.figures["host"]
+
+    def of(self, workload):
+        return {count: value for (_, item, count), value in self.figures.items() if item == workload}
+
+    def test_calls_and_bytes_of_each_routine(self):
+        asked = {"malloc": (3, 3000), "calloc": (1, 30), "realloc": (1, 2000), "aligned_alloc": (1, 640),
+                 "memset": (1, 500), "memcpy": (1, 400), "memmove": (1, 300)}
+        expected = {"working_threads": 0, "busiest_thread_iterations": 0}
+        for routine, (calls, size) in asked.items():
+            expected.update({routine + "_calls": calls, routine + "_bytes": size})
+        self.assertEqual(self.of("asks"), expected)
+
+    def test_threads_share_iterations(self):
+        for workload, threads, busiest in [("seven_alone", 1, 7), ("seven_of_two", 2, 4), ("one_of_two", 1, 1),
+                                           ("nine_and_two", 3, 3 + 1)]:
+            self.assertEqual(self.of(workload), {"working_threads": threads, "busiest_thread_iterations": busiest})
+
 
 def figures_of_known(test):
     if not args.machine:

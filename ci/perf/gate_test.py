@@ -113,6 +113,12 @@ class Comparisons(unittest.TestCase):
         result = self.compare({("k", "sass", "sm_90a other kernel", "mufu"): 2}, base, sass="n")
         self.assertEqual(len(result.broken), 3)
 
+    def test_a_routine_that_is_not_called_is_called_0_times(self):
+        base = {"host": ({"calls": "gcc 1"}, {("calls", "plan", "malloc_bytes"): 8})}
+        result = self.compare({("host", "calls", "plan", "calloc_bytes"): 9}, base, calls="gcc 1")
+        self.assertEqual(result.worse, ["host, plan, calloc_bytes: 0 -> 9, from none"])
+        self.assertEqual(result.better, ["host, plan, malloc_bytes: 8 -> 0, -100.00 %"])
+
     def test_another_compiler_is_unchecked(self):
         result = self.compare(ONE, sim="gcc 2")
         self.assertEqual(result.unchecked,
@@ -260,8 +266,9 @@ class Tools(unittest.TestCase):
     def test_callgrind_counts_the_program_alone(self):
         text = "\n".join(["events: Ir", "ob=(1) /x/host", "fn=(1) measured", "0 5", "+1 2", "cob=(2) /lib/libc.so",
                           "cfn=(2) memcpy", "calls=1 0", "0 100", "0 1", "", "ob=(2)", "fn=(2)", "0 100", "",
-                          "ob=(1)", "fn=(3)", "* 4"])
-        self.assertEqual(collect.own_instructions(text, "/x/host"), 12)
+                          "ob=(1)", "fn=(3) own", "* 4", "fn=(4) __wrap_memcpy", "0 30", "cfn=(3)", "calls=1 0", "0 9",
+                          "0 1", "fn=(3)", "+2 1"])
+        self.assertEqual(collect.own_instructions(text, "/x/host"), 13)
 
     def test_ptxas_entries_are_found(self):
         text = ("ptxas info    : Compiling entry function '_Z1kv' for 'sm_90a'\n"
@@ -333,7 +340,8 @@ ptxas info    : Used 8 registers, used 0 barriers
         os.rename(os.path.join(valgrind, "program"), os.path.join(valgrind, "valgrind"))
         for text, why in (("exit 1", "program: exit status 1"), ("", "--version: prints nothing"),
                           ("[ $1 = --list ] || echo gcc", "--list: prints nothing"), ("echo plan", "not understood"),
-                          ("echo plan 0", "not understood"), ("echo plan 1", "valgrind: exit status 7: ==1== why")):
+                          ("echo plan 1", "not understood"), ("echo plan 0 1", "not understood"),
+                          ("echo plan 1 1", "valgrind: exit status 7: ==1== why")):
             with mock.patch.dict(os.environ, PATH=f"{valgrind}:{os.environ['PATH']}"), \
                     self.assertRaisesRegex(collect.Failed, why):
                 collect.add_callgrind(collect.Counts(), self.program(text))
@@ -562,7 +570,8 @@ class Accepted(unittest.TestCase):
         text = io.StringIO()
         argv = ["perf.py", f"--baselines={self.folder}", f"--history={self.log}", f"--sim={self.sim}", *arguments]
         with mock.patch("sys.argv", argv), mock.patch.dict(os.environ, BUILD_WORKSPACE_DIRECTORY="/"), \
-                mock.patch("shutil.which", return_value=None), contextlib.redirect_stdout(text):
+                mock.patch("shutil.which", return_value=None), mock.patch("collect.add_calls"), \
+                contextlib.redirect_stdout(text):
             return perf.main(), text.getvalue()
 
     def everything(self):
@@ -630,7 +639,7 @@ class Accepted(unittest.TestCase):
 class Regressions(unittest.TestCase):
     """regressions_test.py: how many were compared really."""
 
-    ENTRIES = {**{f"r{n}": {"what": "w", "worse": [("forward", "barrier_waits")]} for n in range(26)},
+    ENTRIES = {**{f"r{n}": {"what": "w", "worse": [("forward", "barrier_waits", None)]} for n in range(26)},
                "harmless": {"what": "w", "worse": []}}
     ON_CHIP = ["r24", "r25"]
 
@@ -665,7 +674,7 @@ class Regressions(unittest.TestCase):
     def test_one_whose_count_is_of_a_source_that_cannot_be_asked(self):
         key = ("sass", "sm_90a f kernel", "ffma")
         base = {"forward": ({"sim": "gcc 1", "sass": "nvdisasm 1"}, {("sim", "d64", "barrier_waits"): 100, key: 7})}
-        entries = {"r": {"what": "w", "worse": [("forward", "ffma")]}}
+        entries = {"r": {"what": "w", "worse": [("forward", "ffma", None)]}}
         counts = counts_of({k: 100 for k in ONE}, sim="gcc 1")
         counts.unchecked["sass"] = "there is no nvdisasm"
         self.assertEqual(regressions_test.why_blind(entries["r"], counts, base), "there is no nvdisasm")
@@ -690,10 +699,18 @@ class Regressions(unittest.TestCase):
     def test_what_counts_both_ways_is_found_and_is_not_harmless(self):
         result = baseline.Comparison()
         result.changed, result.checked = ["forward, d64, blocks: 2 -> 1, -50.00 %"], 1
-        entry = {"what": "w", "worse": [("forward", "blocks")]}
+        entry = {"what": "w", "worse": [("forward", "blocks", None)]}
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertTrue(regressions_test.judge("r", entry, result))
             self.assertFalse(regressions_test.judge("harmless", {"what": "w", "worse": []}, result))
+
+    def test_another_problem_than_the_named_one_does_not_do(self):
+        result = baseline.Comparison()
+        result.worse, result.checked = ["host, plan, calls: 1 -> 2, +100.00 %"], 1
+        for item, found in ((None, True), ("plan", True), ("merge", False)):
+            with contextlib.redirect_stdout(io.StringIO()):
+                entry = {"what": "w", "worse": [("host", "calls", item)]}
+                self.assertEqual(regressions_test.judge("r", entry, result), found)
 
     def test_a_harmless_change_of_which_nothing_is_counted_does_not_pass(self):
         with contextlib.redirect_stdout(io.StringIO()):

@@ -1,13 +1,18 @@
-/* host.c - what host code costs on fixed problems, one workload a run, for callgrind.
+/* host.c - what host code costs on fixed problems, one workload a run.
  *
- *     host --list        the workloads, one a line: name and units of work (elements, calls)
- *     host --version     what the counts depend on beside the sources: the compiler, the processor's vectors
- *     host NAME          prepares the workload and calls measured() once; callgrind collects what happens inside */
+ *     host --list          the workloads, one a line: name, units of work (elements, calls), threads
+ *     host --version       what the counts depend on beside the sources: the compiler, the processor's vectors
+ *     host NAME            prepares the workload and calls measured() once; callgrind collects what happens inside
+ *     host --calls NAME    the same, and prints what it asked of the C library and of its threads (wrapped.h) */
+#define _GNU_SOURCE /* sched_setaffinity */
 #include <inttypes.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ci/perf/wrapped.h"
 #include "lib/attest.h"
 #include "lib/shares.h"
 #include "proptests/cases/families.h"
@@ -16,8 +21,21 @@
 #include "reference/bounds.h"
 #include "reference/oracle.h"
 
-enum { SEQLEN = 96, DIM = 64, CALLS = 20, NUMPY_ELEMENTS = 10000 };
+enum { SEQLEN = 96, DIM = 64, HEADS = 2, CALLS = 20, NUMPY_ELEMENTS = 10000 };
+enum { ELEMENTS = SEQLEN * HEADS * DIM, RAGGED = (SEQLEN + 17 + 40) * HEADS * DIM };
 
+struct workload {
+    const char *name;
+    int64_t units;
+    void (*prepare)(void), (*run)(void);
+    int32_t dtype; /* of the problem */
+    unsigned features;
+    int threads;
+};
+enum { PLAIN = WITH_CAUSAL | WITH_ALIBI | WITH_SOFTCAP };
+
+static const struct workload *workload; /* that runs */
+static int num_threads;
 static struct sample sample;
 static struct attest_plan *empty; /* of a problem without rows */
 static double *results[REF_NUM_TENSORS];
@@ -41,13 +59,15 @@ static void *room(size_t bytes)
 /* A problem whose results lie in `results`, inputs and a forward pass's results in `sample`. */
 static void prepare_problem(int64_t seqlen)
 {
-    const struct sample_shape shape = {.dtype = ATTEST_BF16, .batch = 1, .seqlen = seqlen, .heads_q = 2, .heads_kv = 1,
-                                       .head_dim = DIM, .head_dim_v = DIM,
-                                       .features = WITH_CAUSAL | WITH_ALIBI | WITH_SOFTCAP, .unpromised = true};
+    struct sample_shape shape = {.dtype = workload->dtype, .batch = 1, .seqlen = seqlen, .heads_q = HEADS,
+                                 .heads_kv = 1, .head_dim = DIM, .head_dim_v = DIM, .features = workload->features,
+                                 .unpromised = true};
+    if (shape.features & WITH_RAGGED)
+        shape.batch = 3, shape.lengths[0] = seqlen, shape.lengths[1] = 17, shape.lengths[2] = 40;
     if (!sample_open(&sample, &machine_of_host, &shape, 0) || !sample_send(&sample, false)) give_up("a problem");
     for (int t = 0; t < REF_NUM_TENSORS; ++t) {
-        results[t] = room((size_t)(seqlen * 2 * DIM) * sizeof **results);
-        bounds[t].bound = t <= REF_DV ? room((size_t)(seqlen * 2 * DIM) * sizeof **results) : NULL;
+        results[t] = room((size_t)RAGGED * sizeof **results);
+        bounds[t].bound = t <= REF_DV ? room((size_t)RAGGED * sizeof **results) : NULL;
     }
 }
 
@@ -115,27 +135,28 @@ static void run_backward(void)
 static void oracle_forward(void)
 {
     const struct ref_forward out = {results[REF_O], results[REF_LSE]};
-    if (ref_forward(&sample.host_problem, &sample.host.forward, &out, 1) != ATTEST_OK) give_up("oracle");
+    if (ref_forward(&sample.host_problem, &sample.host.forward, &out, num_threads) != ATTEST_OK) give_up("oracle");
 }
 
 static void oracle_backward(void)
 {
     const struct ref_backward out = {.dq = results[REF_DQ], .dk = results[REF_DK], .dv = results[REF_DV]};
-    if (ref_backward(&sample.host_problem, &sample.host, NULL, &out, 1) != ATTEST_OK) give_up("oracle");
+    if (ref_backward(&sample.host_problem, &sample.host, NULL, &out, num_threads) != ATTEST_OK) give_up("oracle");
 }
 
 static void bounds_forward(void)
 {
     const struct ref_shares shares = shares_of_plan(sample.plan, ATTEST_FORWARD);
     if (ref_bound_forward_shares(&sample.host_problem, &sample.host.forward, &shares, &bounds[REF_O], &bounds[REF_LSE],
-                                 1) != ATTEST_OK)
+                                 num_threads) != ATTEST_OK)
         give_up("bounds");
 }
 
 static void bounds_backward(void)
 {
     const struct ref_shares shares = shares_of_plan(sample.plan, ATTEST_BACKWARD);
-    if (ref_bound_backward_shares(&sample.host_problem, &sample.host, &shares, bounds, 1) != ATTEST_OK) give_up("bounds");
+    if (ref_bound_backward_shares(&sample.host_problem, &sample.host, &shares, bounds, num_threads) != ATTEST_OK)
+        give_up("bounds");
 }
 
 /* A merge of the forward pass's o, taken as two states of fp32. */
@@ -161,21 +182,38 @@ static void read_file(enum tensor_file_format format, const char *path)
 static void read_npy(void) { read_file(TENSOR_FILE_NPY, "q.npy"); }
 static void read_safetensors(void) { read_file(TENSOR_FILE_SAFETENSORS, "q.safetensors"); }
 
-static const struct workload {
-    const char *name;
-    int64_t units;
-    void (*prepare)(void), (*run)(void);
-} workloads[] = {
-    {"plan_create", CALLS, prepare, plan_create},
-    {"run_forward", CALLS, prepare_empty, run_forward},
-    {"run_backward", CALLS, prepare_empty, run_backward},
-    {"oracle_forward", SEQLEN * 2 * DIM, prepare, oracle_forward},
-    {"oracle_backward", SEQLEN * 2 * DIM, prepare, oracle_backward},
-    {"bounds_forward", SEQLEN * 2 * DIM, prepare, bounds_forward},
-    {"bounds_backward", SEQLEN * 2 * DIM, prepare_backward, bounds_backward},
-    {"merge", SEQLEN * DIM, prepare, merge},
-    {"read_npy", NUMPY_ELEMENTS, prepare_numpy, read_npy},
-    {"read_safetensors", NUMPY_ELEMENTS, prepare_safetensors, read_safetensors},
+#define SCORES (WITH_MASK | WITH_BIAS)
+
+static const struct workload workloads[] = {
+    {"plan_create", CALLS, prepare, plan_create, ATTEST_BF16, PLAIN, 1},
+    {"plan_create_dropout", CALLS, prepare, plan_create, ATTEST_BF16, WITH_DROPOUT, 1},
+    {"plan_create_fp16", CALLS, prepare, plan_create, ATTEST_FP16, 0, 1},
+    {"plan_create_fp32", CALLS, prepare, plan_create, ATTEST_FP32, WITH_CAUSAL, 1},
+    {"plan_create_ragged", CALLS, prepare, plan_create, ATTEST_BF16, WITH_CAUSAL | WITH_RAGGED, 1},
+    {"plan_create_scores", CALLS, prepare, plan_create, ATTEST_BF16, SCORES, 1},
+    {"run_forward", CALLS, prepare_empty, run_forward, ATTEST_BF16, PLAIN, 1},
+    {"run_backward", CALLS, prepare_empty, run_backward, ATTEST_BF16, PLAIN, 1},
+    {"oracle_forward", ELEMENTS, prepare, oracle_forward, ATTEST_BF16, PLAIN, 1},
+    {"oracle_forward_dropout", ELEMENTS, prepare, oracle_forward, ATTEST_BF16, WITH_DROPOUT, 1},
+    {"oracle_forward_fp16", ELEMENTS, prepare, oracle_forward, ATTEST_FP16, WITH_CAUSAL, 1},
+    {"oracle_forward_fp32", ELEMENTS, prepare, oracle_forward, ATTEST_FP32, WITH_CAUSAL, 1},
+    {"oracle_forward_ragged", RAGGED, prepare, oracle_forward, ATTEST_BF16, WITH_CAUSAL | WITH_RAGGED, 1},
+    {"oracle_forward_scores", ELEMENTS, prepare, oracle_forward, ATTEST_BF16, SCORES, 1},
+    {"oracle_forward_two_threads", ELEMENTS, prepare, oracle_forward, ATTEST_BF16, PLAIN, 2},
+    {"oracle_backward", ELEMENTS, prepare, oracle_backward, ATTEST_BF16, PLAIN, 1},
+    {"oracle_backward_dropout", ELEMENTS, prepare, oracle_backward, ATTEST_BF16, WITH_DROPOUT, 1},
+    {"oracle_backward_fp16", ELEMENTS, prepare, oracle_backward, ATTEST_FP16, WITH_CAUSAL, 1},
+    {"oracle_backward_fp32", ELEMENTS, prepare, oracle_backward, ATTEST_FP32, WITH_CAUSAL, 1},
+    {"oracle_backward_ragged", RAGGED, prepare, oracle_backward, ATTEST_BF16, WITH_CAUSAL | WITH_RAGGED, 1},
+    {"oracle_backward_scores", ELEMENTS, prepare, oracle_backward, ATTEST_BF16, SCORES, 1},
+    {"oracle_backward_two_threads", ELEMENTS, prepare, oracle_backward, ATTEST_BF16, PLAIN, 2},
+    {"bounds_forward", ELEMENTS, prepare, bounds_forward, ATTEST_BF16, PLAIN, 1},
+    {"bounds_forward_dropout", ELEMENTS, prepare, bounds_forward, ATTEST_BF16, WITH_DROPOUT, 1},
+    {"bounds_forward_scores", ELEMENTS, prepare, bounds_forward, ATTEST_BF16, SCORES, 1},
+    {"bounds_backward", ELEMENTS, prepare_backward, bounds_backward, ATTEST_BF16, PLAIN, 1},
+    {"merge", SEQLEN * DIM, prepare, merge, ATTEST_BF16, PLAIN, 1},
+    {"read_npy", NUMPY_ELEMENTS, prepare_numpy, read_npy, .threads = 1},
+    {"read_safetensors", NUMPY_ELEMENTS, prepare_safetensors, read_safetensors, .threads = 1},
 };
 enum { NUM_WORKLOADS = sizeof workloads / sizeof *workloads };
 
@@ -189,20 +227,39 @@ void measured(const struct workload *w)
     is_measured = 1; /* no tail call: measured() ends after what it measures */
 }
 
+/* Where nobody says how many threads, there are as many as cores: here one. */
+static void stay_on_one_core(void)
+{
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(sched_getcpu(), &core);
+    if (sched_setaffinity(0, sizeof core, &core) != 0) give_up("one core");
+}
+
+static int run(bool counts_calls)
+{
+    stay_on_one_core();
+    num_threads = workload->threads;
+    workload->prepare();
+    if (counts_calls) wrapped_begin();
+    measured(workload);
+    wrapped_end();
+    if (counts_calls) wrapped_print();
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    const char *const name = argc == 2 ? argv[1] : "";
+    const bool counts_calls = argc == 3 && strcmp(argv[1], "--calls") == 0;
+    const char *const name = argc == 2 || counts_calls ? argv[argc - 1] : "";
     if (strcmp(name, "--version") == 0)
         return printf("gcc %s%s\n", __VERSION__, __builtin_cpu_supports("avx2") ? ", avx2" : ""), 0;
-    for (int i = 0; i < NUM_WORKLOADS; ++i) {
-        const struct workload *const w = &workloads[i];
-        if (strcmp(name, "--list") == 0) printf("%s %" PRId64 "\n", w->name, w->units);
-        if (strcmp(name, w->name) != 0) continue;
-        w->prepare();
-        measured(w);
-        return 0;
+    for (workload = workloads; workload < workloads + NUM_WORKLOADS; ++workload) {
+        const struct workload *const w = workload;
+        if (strcmp(name, "--list") == 0) printf("%s %" PRId64 " %d\n", w->name, w->units, w->threads);
+        else if (strcmp(name, w->name) == 0) return run(counts_calls);
     }
     if (strcmp(name, "--list") == 0) return 0;
-    fprintf(stderr, "usage: host --list | --version | NAME\n");
+    fprintf(stderr, "usage: host --list | --version | [--calls] NAME\n");
     return 2;
 }

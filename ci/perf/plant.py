@@ -1,9 +1,10 @@
 """plant.py REGRESSIONS NAME OUTPUT SOURCES...: writes the source of one regression.
 
 An entry of the list (regressions.txt): its name; what is slower; the source that is compiled; the problems of the
-simulated GPU that show it (none: all); each text that is replaced, found exactly once in it, and what stands there
-instead, lines beginning with |; the kernel and the count that must be found worse (in slowdowns.txt: the direction whose
-times must be). In a source of kernels the headers of kernels/ stand in the place where they are included first."""
+simulated GPU, or workloads of the host, that show it (none: all); each text that is replaced, found exactly once in it,
+and what stands there instead, lines beginning with |; the kernel, the count and, where more than one problem would do,
+the problem that must be found worse (in slowdowns.txt: the direction whose times must be). In a source of kernels the
+headers of kernels/ stand in the place where they are included first."""
 
 import re
 import sys
@@ -21,8 +22,8 @@ def entries(path):
                 entry[match[1]] = match[2]
             elif match := re.match(r"problems +(.+)", line):
                 entry["problems"] += match[1].split()
-            elif match := re.match(r"worse +(\S+) +(\S+)", line):
-                entry["worse"].append((match[1], match[2]))
+            elif match := re.match(r"worse +(\S+) +(\S+)(?: +(\S+))?$", line):
+                entry["worse"].append(match.groups())
             elif match := re.match(r"slower +(\S+)", line):
                 entry["slower"] = match[1]
             elif line == "from":

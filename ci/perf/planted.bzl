@@ -27,7 +27,9 @@ _SOURCES = ["//kernels:%s" % name for name in [
     "short/forward_sm90_scaled.cu",
 ]] + [
     "//lib:plan.c",
+    "//reference:dropout.c",
     "//reference:forward.c",
+    "//reference:parallel.c",
 ]
 
 def _source(name, extension, listing = "regressions.txt"):

@@ -21,7 +21,8 @@ def counts_of(source, path, problems, nvcc_version, nvdisasm_version):
     if source == "sim":
         collect.add_sim(counts, path, *problems)
     elif source == "host":
-        collect.add_callgrind(counts, path)
+        collect.add_callgrind(counts, path, *problems)
+        collect.add_calls(counts, path, *problems)
     else:
         collect.say_versions(counts, nvcc_version, nvdisasm_version)
         collect.add_machine(counts, path)
@@ -49,8 +50,8 @@ def judge(name, entry, result):
         return ok
     gone = [line[len("NOT COUNTED "):] for line in result.broken if line.startswith("NOT COUNTED ")]
     lines = result.worse + result.changed + gone
-    found = [line for line in lines for kernel, count in entry["worse"]
-             if line.startswith(kernel + ",") and f", {count}:" in line]
+    found = [line for line in lines for kernel, count, item in entry["worse"]
+             if line.startswith(f"{kernel}, {item}," if item else kernel + ",") and f", {count}:" in line]
     print(f"{'found' if found else 'MISSED'}  {name}: {entry['what']}\n    {found[0] if found else lines}")
     return bool(found) and len(gone) == len(result.broken)
 
@@ -58,7 +59,7 @@ def judge(name, entry, result):
 def why_blind(entry, counts, baselines):
     """Why none of the counts that an entry names can be compared here; empty where one can, or where there is none."""
     reasons = set()
-    for kernel, count in entry["worse"]:
+    for kernel, count, _ in entry["worse"]:
         versions, figures = baselines.get(kernel, ({}, {}))
         reasons |= {baseline.why_unchecked(source, counts, versions)
                     for source, _, name in figures if name == count}
