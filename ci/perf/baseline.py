@@ -17,7 +17,7 @@ HEADER = "# Counts of {kernel}. Written by: ci/run perf --accept REASON\n"
 SECTION = re.compile(r"\[(?P<source>\w+): (?P<version>[^\]]+)\]")
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 MORE = {"ctas_by_registers", "ctas_by_shared_memory", "early_launches", "products_beside_copies", "working_threads"}
-WITHOUT_ZEROS = {"calls", "sass"}
+WITHOUT_ZEROS = {"calls", "cuda", "sass"}
 EITHER = {"blocks", "cluster_ctas", "dynamic_shared_bytes", "registers", "shared_bytes", "threads"}
 
 
@@ -150,8 +150,8 @@ def why_unchecked(source, counts, versions):
 
 
 def with_zeros(figures, others):
-    """Classes of instructions of which a region has none, and calls that a workload does not make, are not printed;
-    they are 0 where the region or workload is known."""
+    """Classes of instructions of which a region has none, and calls that a workload or launch does not make, are not
+    printed; they are 0 where the region, workload or launch is known."""
     items = {key[:2] for key in figures}
     return {**{key: 0 for key in others if key[0] in WITHOUT_ZEROS and key[:2] in items}, **figures}
 

@@ -2,8 +2,9 @@
 
 Sources: `sim`, the simulated GPU (counts.c); `ptxas`, what each kernel takes of a GPU, and `sass`, its instructions
 there (archives of machine.py, from what ci/defs.bzl leaves beside the objects); `callgrind`, instructions of host code
-(host.c), those of the project's own objects alone; `calls`, what that asks of the C library and of threads. A source
-that cannot be asked here is not among the versions, and `unchecked` says why."""
+(host.c), those of the project's own objects alone; `calls`, what that asks of the C library and of threads; `cuda`,
+what launches ask of the CUDA runtime (launches.c). A source that cannot be asked here is not among the versions, and
+`unchecked` says why."""
 
 import concurrent.futures
 import os
@@ -249,24 +250,36 @@ def add_calls(counts, program, *names):
             counts.add("host", "calls", workload, count, int(value))
 
 
+# ---- launches ----
+
+def add_launches(counts, program, *problems):
+    """Adds what the chip's launch path asks of CUDA on all problems, or those that are named."""
+    for line in lines_of(program, *problems):
+        kernel, problem, call, count, value = matched(r"([\w+]+) (\S+) (\w+) (\w+) ([0-9]{1,18})", line, program)
+        counts.add(kernel, "cuda", f"{problem} {call}", count, int(value))
+
+
 def say_versions(counts, nvcc_version, nvdisasm_version):
-    if nvcc_version:
-        counts.versions["ptxas"] = nvcc_version
-    else:
-        counts.unchecked["ptxas"] = "there is no nvcc"
+    for source in ("cuda", "ptxas"):
+        if nvcc_version:
+            counts.versions[source] = nvcc_version
+        else:
+            counts.unchecked[source] = "there is no nvcc"
     if nvcc_version and nvdisasm_version:
         counts.versions["sass"] = f"{nvcc_version}, nvdisasm {nvdisasm_version}"
     else:
         counts.unchecked["sass"] = "there is no nvdisasm" if nvcc_version else "there is no nvcc"
 
 
-def collect(sim, host, nvcc_version, nvdisasm_version, archives):
+def collect(sim, host, launches, nvcc_version, nvdisasm_version, archives):
     counts = Counts()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for counted in [pool.submit(add_sim, counts, sim), pool.submit(add_callgrind, counts, host),
                         pool.submit(add_calls, counts, host)]:
             counted.result()
     say_versions(counts, nvcc_version, nvdisasm_version)
+    if launches:
+        add_launches(counts, launches)
     for archive in archives:
         add_machine(counts, archive)
     return counts

@@ -3,6 +3,7 @@
 every kernel has to move. (The simulated GPU's counters have a test of their own: kernels/sim/tests/counts_test.c.)"""
 
 import argparse
+import functools
 import os
 import shutil
 import sys
@@ -14,6 +15,14 @@ sys.path.insert(0, HERE)
 import collect
 
 args = None
+
+
+@functools.lru_cache()
+def simulated():
+    """{kernel: figures} of all problems."""
+    counts = collect.Counts()
+    collect.add_sim(counts, args.sim)
+    return counts.figures
 
 
 class Callgrind(unittest.TestCase):
@@ -114,14 +123,41 @@ class Sass(unittest.TestCase):
             self.assertEqual(of("rows", "kernel", "mufu"), 5)
 
 
+class Launches(unittest.TestCase):
+    """The stand-in for CUDA sees each launch that the simulated GPU sees, and nothing is asked twice."""
+
+    def setUp(self):
+        if not args.launches:
+            self.skipTest("UNCHECKED: there is no nvcc")
+        self.counts = collect.Counts()
+        collect.add_launches(self.counts, args.launches)
+
+    def of(self, call, count):
+        return {(kernel, item.split(" ")[0]): value for kernel, figures in self.counts.figures.items()
+                for (_, item, name), value in figures.items() if item.endswith(" " + call) and name == count}
+
+    def test_launches_are_the_simulated_ones(self):
+        compared = 0
+        for (kernel, problem), launches in self.of("again", "cudaLaunchKernelExC").items():
+            figures = simulated().get(kernel, {})
+            if ("sim", problem, "launches") in figures:
+                self.assertEqual(launches, figures["sim", problem, "launches"], (kernel, problem))
+                compared += 1
+        self.assertGreater(compared, 60)
+
+    def test_nothing_is_asked_for_twice(self):
+        names = {name for figures in self.counts.figures.values() for (_, item, name) in figures
+                 if not item.endswith(" plan")}
+        self.assertEqual(names, {"cudaGetDevice", "cudaLaunchKernelExC", "cuTensorMapReplaceAddress"})
+        self.assertEqual(self.of("again", "cuTensorMapReplaceAddress"), {})
+
+
 class Traffic(unittest.TestCase):
     """No kernel reads less than its inputs, and what is written is written once."""
 
     def test_bytes_beside_the_compulsory(self):
-        counts = collect.Counts()
-        collect.add_sim(counts, args.sim)
         checked = 0
-        for kernel, figures in sorted(counts.figures.items()):
+        for kernel, figures in sorted(simulated().items()):
             for (source, problem, count), compulsory in sorted(figures.items()):
                 if not count.startswith("compulsory_"):
                     continue
@@ -140,7 +176,7 @@ class Traffic(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name in ("sim", "known", "machine", "nvdisasm-version"):
+    for name in ("sim", "known", "launches", "machine", "nvdisasm-version"):
         parser.add_argument("--" + name)
     args = parser.parse_args()
     unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -346,6 +346,15 @@ ptxas info    : Used 8 registers, used 0 barriers
                     self.assertRaisesRegex(collect.Failed, why):
                 collect.add_callgrind(collect.Counts(), self.program(text))
 
+    def test_what_launches_ask(self):
+        counts = collect.Counts()
+        collect.add_launches(counts, self.program("echo k p again cudaGetDevice 2; echo host p plan cudaGetDevice 1"))
+        self.assertEqual(counts.figures, {"k": {("cuda", "p again", "cudaGetDevice"): 2},
+                                          "host": {("cuda", "p plan", "cudaGetDevice"): 1}})
+        for text, why in (("exit 1", "exit status 1"), ("", "prints nothing"), ("echo k p again 2", "not understood")):
+            with self.assertRaisesRegex(collect.Failed, why):
+                collect.add_launches(collect.Counts(), self.program(text))
+
     def test_archives_that_cannot_be_read(self):
         for path in ("/nowhere.tar", "/", self.program("")):
             with self.assertRaisesRegex(collect.Failed, f"^{path}: "):

@@ -31,7 +31,7 @@ def options():
     parser.add_argument("--json", metavar="FILE", help="write every sample of times to a file")
     parser.add_argument("--times", metavar="FILE", help="with --accept: count nothing, but log head's times of a file "
                         "that --json wrote; the commit that is logged is always the one checked out here")
-    for name in ("sim", "host", "nvcc-version", "nvdisasm-version", "baselines", "history"):
+    for name in ("sim", "host", "launches", "nvcc-version", "nvdisasm-version", "baselines", "history"):
         parser.add_argument("--" + name, help=argparse.SUPPRESS)
     parser.add_argument("--machine", help=argparse.SUPPRESS, nargs="*", default=[])
     return parser.parse_args()
@@ -91,7 +91,7 @@ def sentence_of(error):
 
 
 def count(args):
-    return collect.collect(args.sim, args.host, args.nvcc_version, args.nvdisasm_version, args.machine)
+    return collect.collect(args.sim, args.host, args.launches, args.nvcc_version, args.nvdisasm_version, args.machine)
 
 
 def accept_counts(args, folder, log):

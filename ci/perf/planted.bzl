@@ -22,6 +22,7 @@ _SOURCES = ["//kernels:%s" % name for name in [
     "shared/scores.h",
     "shared/tiles.h",
     "short/backward_sm90_n128.cu",
+    "short/backward_sm90_n128_d256.cu",
     "short/backward_sm90_n128_latency.cu",
     "short/forward_sm90.cu",
     "short/forward_sm90_scaled.cu",
@@ -32,14 +33,24 @@ _SOURCES = ["//kernels:%s" % name for name in [
     "//reference:parallel.c",
 ]
 
-def _source(name, extension, listing = "regressions.txt"):
+# Where a launch is: all of the way to it.
+_LAUNCH_SOURCES = _SOURCES + ["//kernels:%s" % name for name in [
+    "shared/scaled_fp16.h",
+    "short/tma_maps.h",
+]] + ["//kernels/device:%s" % name for name in [
+    "device.h",
+    "launch.h",
+    "launch_chip.h",
+]]
+
+def _source(name, extension, listing = "regressions.txt", sources = _SOURCES):
     out = "planted/%s/%s" % (name, extension)
     native.genrule(
         name = name + "_source",
-        srcs = [listing] + _SOURCES,
+        srcs = [listing] + sources,
         outs = [out],
         cmd = "python3 $(location plant.py) $(location %s) %s $@ %s" %
-              (listing, name, " ".join(["$(location %s)" % s for s in _SOURCES])),
+              (listing, name, " ".join(["$(location %s)" % s for s in sources])),
         tools = ["plant.py"],
     )
     return out
@@ -72,6 +83,26 @@ def planted_on_chip(name, kernel):
         deps = ["//kernels:shared"],
     )
     machine_counts(name, ":%s_kernel" % name, "planted/%s/machine/%s.tar" % (name, kernel))
+
+def planted_on_launches(name, kernel):
+    """NAME: launches.c with a changed launcher of the chip, a Hopper kernel's."""
+    cuda_library(
+        name = name + "_kernel",
+        testonly = True,
+        srcs = [_source(name, kernel + ".cu", sources = _LAUNCH_SOURCES)],
+        code = "sm_90a",
+        deps = ["//kernels:shared"],
+    )
+    cc_binary(
+        name = name,
+        testonly = True,
+        linkopts = ["-Wl,--allow-multiple-definition"],  # the first, the changed one, is taken
+        target_compatible_with = NEEDS_CUDA,
+        deps = [
+            ":%s_kernel" % name,
+            ":launches_main",
+        ],
+    )
 
 def planted_on_host(name, source, main, deps, copts = []):
     """NAME: the program `main`, a library, with a changed C source, compiled with C_FLAGS and `copts` as it is."""

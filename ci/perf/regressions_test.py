@@ -23,6 +23,9 @@ def counts_of(source, path, problems, nvcc_version, nvdisasm_version):
     elif source == "host":
         collect.add_callgrind(counts, path, *problems)
         collect.add_calls(counts, path, *problems)
+    elif source == "launches":
+        collect.say_versions(counts, nvcc_version, nvdisasm_version)
+        collect.add_launches(counts, path, *problems)
     else:
         collect.say_versions(counts, nvcc_version, nvdisasm_version)
         collect.add_machine(counts, path)
@@ -31,10 +34,10 @@ def counts_of(source, path, problems, nvcc_version, nvdisasm_version):
 
 def compare(counts, baselines, problems=()):
     """Only what was counted is compared: kernels, sources, problems; and all of the problems that were asked for."""
-    mine = {}
+    mine, asked = {}, {("sim", name) for name in problems if "sim" in counts.versions}
     for kernel in set(counts.figures) | set(baselines):
         versions, figures = baselines.get(kernel, ({}, {}))
-        items = {key[:2] for key in counts.figures.get(kernel, {})} | {("sim", name) for name in problems}
+        items = {key[:2] for key in counts.figures.get(kernel, {})} | asked
         kept = {key: value for key, value in figures.items() if key[:2] in items}
         if kept or kernel in counts.figures:
             mine[kernel] = (versions, kept)
@@ -110,7 +113,7 @@ class Tally:
 
 def run(args):
     entries, baselines = plant.entries(args.regressions), baseline.read(args.baselines)
-    given = {name: (source, path) for source in ("sim", "host", "machine")
+    given = {name: (source, path) for source in ("sim", "host", "launches", "machine")
              for name, path in (pair.split("=", 1) for pair in getattr(args, source))}
     if unknown := sorted(set(given) - set(entries)):
         raise collect.Failed(f"{args.regressions} has no {unknown[0]}")
@@ -126,7 +129,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("regressions", "baselines", "nvcc-version", "nvdisasm-version"):
         parser.add_argument("--" + name, required=True)
-    for source in ("sim", "host", "machine", "on-chip"):
+    for source in ("sim", "host", "launches", "machine", "on-chip"):
         parser.add_argument("--" + source, nargs="*", default=[])
     try:
         return run(parser.parse_args())

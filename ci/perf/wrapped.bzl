@@ -1,4 +1,4 @@
-"""How a program is linked whose calls wrapped.c counts."""
+"""How a program is linked whose calls wrapped.c, or runtime.c, counts."""
 
 _ROUTINES = [
     "malloc",
@@ -16,3 +16,23 @@ _ROUTINES = [
 ]
 
 WRAPPED = ["-Wl,--wrap=" + routine for routine in _ROUTINES]
+
+_CUDA = [
+    "cudaDeviceGetAttribute",
+    "cudaDeviceSynchronize",
+    "cudaFree",
+    "cudaFuncGetAttributes",
+    "cudaFuncSetAttribute",
+    "cudaGetDevice",
+    "cudaGetDriverEntryPointByVersion",
+    "cudaGetLastError",
+    "cudaLaunchKernelExC",
+    "cudaMalloc",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cudaSetDevice",
+    "cudaStreamSynchronize",
+]
+
+RUNTIME = ["-Wl,--wrap=" + function for function in _CUDA]
