@@ -28,7 +28,7 @@ def references(text):
 
 def sources():
     return {str(path): path.read_text() for folder in FOLDERS for path in pathlib.Path(folder).rglob("*")
-            if path.is_file() and path.suffix in (".c", ".cc", ".cu", ".h", ".py")}
+            if path.is_file() and path.suffix in (".c", ".cc", ".cu", ".h", ".py", ".v")}
 
 
 def unknown(text, found):
