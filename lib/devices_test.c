@@ -10,6 +10,7 @@
 
 #include "kernels/registry.h"
 #include "kernels/sim/calls.h"
+#include "kernels/sim/sim.h"
 #include "lib/plan.h"
 #include "lib/testing.h"
 #include "reference/bounds.h"

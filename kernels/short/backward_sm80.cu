@@ -381,19 +381,25 @@ DEVICE group_problem find_problem(const forward_params &f)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Asks for the tiles of a query head, q, dout, k and v, each by a warp of its own where there are four. */
+/* Holds the CTA's tiles, in shared memory. */
+struct shared_tiles {
+    uint16_t *q, *dout, *k, *v;
+};
+
+/* Asks for the tiles of a query head, each by a warp of its own where there are four. */
 template <typename shape>
-DEVICE void load_tiles(uint16_t *q, const backward_params &p, const group_problem &c, int64_t head, unsigned own)
+DEVICE void load_tiles(const shared_tiles &to, const backward_params &p, const group_problem &c, int64_t head,
+                       unsigned own)
 {
-    constexpr int DIM = shape::DIM, KEYS = shape::KEYS, TILE = shape::TILE;
+    constexpr int DIM = shape::DIM, KEYS = shape::KEYS;
     const forward_params &f = p.forward;
     const sequence &s = c.s;
-    if (own == 0) load_tile<KEYS, DIM, 32>(q, f.q, c.b, s.first_q, s.used_q, head, f.head_dim, lane());
-    if (own == 1) load_tile<KEYS, DIM, 32>(q + TILE, p.dout, c.b, s.first_q, s.used_q, head, f.head_dim_v, lane());
+    if (own == 0) load_tile<KEYS, DIM, 32>(to.q, f.q, c.b, s.first_q, s.used_q, head, f.head_dim, lane());
+    if (own == 1) load_tile<KEYS, DIM, 32>(to.dout, p.dout, c.b, s.first_q, s.used_q, head, f.head_dim_v, lane());
     if (own == 2 % shape::WARPS)
-        load_tile<KEYS, DIM, 32>(q + 2 * TILE, f.k, c.b, s.first_k, s.used_k, c.head_kv, f.head_dim, lane());
+        load_tile<KEYS, DIM, 32>(to.k, f.k, c.b, s.first_k, s.used_k, c.head_kv, f.head_dim, lane());
     if (own == 3 % shape::WARPS)
-        load_tile<KEYS, DIM, 32>(q + 3 * TILE, f.v, c.b, s.first_k, s.used_k, c.head_kv, f.head_dim_v, lane());
+        load_tile<KEYS, DIM, 32>(to.v, f.v, c.b, s.first_k, s.used_k, c.head_kv, f.head_dim_v, lane());
 }
 
 /* Loads lse of rows lane_row and lane_row + 8 in base 2; those that are not in use stay as they are. */
@@ -483,7 +489,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
 
     for (int n = 0; n < f.group; ++n) {
         const int64_t head = head_kv * f.group + n;
-        load_tiles<shape>(q, p, *problem, head, own);
+        load_tiles<shape>({q, dout, k, v}, p, *problem, head, own);
         float lse[2] = {0, 0};
         load_lse<shape::PLAIN>(lse, f.lse, *problem, head, lane_row);
         cp_async_wait_all();
