@@ -5,7 +5,7 @@
 #include "kernels/device/machine.h"
 
 /* "barrier.cluster": arrive, wait. Every thread of every CTA of the cluster, warps whole, once each in turn. What came
- * before an arrival is seen after the wait, unless the arrival was relaxed. */
+ * before an arrival is seen after the wait; if the arrival was relaxed, mbarriers before a fence_mbarrier_init alone. */
 DEVICE void cluster_arrive()
 {
 #if ON_CHIP

@@ -239,7 +239,9 @@ void sim_cluster_arrive(bool relaxed)
                  "the thread has not waited since it last arrived at the cluster's barrier");
     ++self->cluster_arrivals;
     ++cluster->barrier->arrived;
-    if (!relaxed) sim_release(self, &cluster->barrier->clocks[cluster->barrier->phase % 2]);
+    struct sim_clock *clock = &cluster->barrier->clocks[cluster->barrier->phase % 2];
+    if (relaxed) sim_mbarriers_hand_on(self, clock);
+    else sim_release(self, clock);
     complete_cluster_phase(cluster);
 }
 

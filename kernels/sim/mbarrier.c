@@ -21,9 +21,10 @@ struct waiter {
 struct mbarrier {
     struct sim_cta *cta;
     void *object;
-    bool valid;
+    bool valid, released;    /* released: its maker has executed fence.mbarrier_init */
     struct sim_thread *maker;
     sim_epoch made, fenced;  /* fenced: who has seen it may hand the barrier to the async proxy and to other CTAs */
+    sim_epoch handed_on;     /* by a relaxed arrival: who has seen it knows both; 0: never */
     unsigned count, pending; /* arrivals: of a phase, and still to come in this one */
     int64_t tx;              /* bytes to come in this phase */
     uint32_t phase;
@@ -49,6 +50,7 @@ struct sim_mbarriers {
     unsigned num, capacity;
     struct load_agent agents[MAX_LOAD_AGENTS]; /* of the first CTA: for its cluster */
     unsigned num_agents;
+    unsigned herald;           /* the agent of `handed_on`; 0: none yet */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */
@@ -140,11 +142,12 @@ struct mbarrier *sim_mbarrier_at(const void *object, const struct issue *issue, 
         sim_fail(issue->thread, SIM_UNINITIALISED, issue->instruction, issue->site, object,
                  "No mbarrier lies there: %s.", b ? "mbarrier.inval has ended it" : "mbarrier.init makes one");
     const unsigned *maker = b->maker->index;
-    if (!sim_has_seen(issue->thread, b->made))
+    const bool is_told = b->handed_on && sim_has_seen(issue->thread, b->handed_on);
+    const bool is_fenced = is_told || (b->fenced && sim_has_seen(issue->thread, b->fenced));
+    if (!is_told && !sim_has_seen(issue->thread, b->made))
         sim_fail(issue->thread, SIM_RACE, issue->instruction, issue->site, object,
                  "Thread (%u, %u, %u) initialised the mbarrier, and no synchronisation lies between the two.", maker[0],
                  maker[1], maker[2]);
-    const bool is_fenced = b->fenced && sim_has_seen(issue->thread, b->fenced);
     if (!is_fenced && (user == USER_ASYNC_PROXY || cta != issue->thread->cta))
         sim_fail(issue->thread, SIM_MISSING_PROXY_FENCE, issue->instruction, issue->site, object,
                  "Thread (%u, %u, %u) initialised the mbarrier and did not execute fence.mbarrier_init before it "
@@ -276,7 +279,8 @@ void sim_mbarrier_init(void *object, unsigned count)
     b->valid = true;
     b->maker = self;
     b->made = self->agent << SIM_INTERVAL_BITS | self->interval;
-    b->fenced = 0;
+    b->fenced = b->handed_on = 0;
+    b->released = false;
     b->count = b->pending = count;
     b->tx = 0;
     b->phase = b->phases_of_bytes = b->phases_seen = 0;
@@ -421,32 +425,49 @@ bool sim_mbarrier_test_wait(const void *object, unsigned parity)
 
 /* ---- fences ------------------------------------------------------------------------------------------------- */
 
-static void fence_barriers(struct sim_thread *thread)
+static void fence_barriers(struct sim_thread *thread, bool releases)
 {
     const struct sim_mbarriers *barriers = thread->cta->mbarriers;
     for (unsigned i = 0; i < barriers->num; ++i) {
         struct mbarrier *b = barriers->at[i];
-        if (b->maker == thread && !b->fenced) b->fenced = thread->agent << SIM_INTERVAL_BITS | thread->interval;
+        if (b->maker != thread) continue;
+        if (!b->fenced) b->fenced = thread->agent << SIM_INTERVAL_BITS | thread->interval;
+        b->released |= releases;
     }
 }
 
 void sim_fence_mbarrier_init(void)
 {
     sim_require_sm_90("fence.mbarrier_init", SIM_SITE);
-    fence_barriers(sim_self);
+    fence_barriers(sim_self, true);
+}
+
+void sim_mbarriers_hand_on(struct sim_thread *thread, struct sim_clock *clock)
+{
+    struct sim_mbarriers *barriers = thread->cta->mbarriers;
+    struct sim_cluster *cluster = thread->cta->cluster;
+    sim_epoch epoch = 0;
+    for (unsigned i = 0; i < barriers->num; ++i) {
+        struct mbarrier *b = barriers->at[i];
+        if (b->maker != thread || !b->released || b->handed_on) continue;
+        if (!barriers->herald) barriers->herald = sim_agent_new(cluster);
+        if (!epoch) epoch = sim_epoch_next(cluster, barriers->herald);
+        b->handed_on = epoch;
+    }
+    if (epoch) sim_clock_see(cluster, clock, epoch, false);
 }
 
 void sim_fence_proxy_async(void)
 {
     sim_require_sm_90("fence.proxy.async", SIM_SITE);
-    fence_barriers(sim_self);
+    fence_barriers(sim_self, false);
     sim_clock_fence_proxy(sim_self);
 }
 
 void sim_fence_proxy_async_shared(void)
 {
     sim_require_sm_90("fence.proxy.async", SIM_SITE);
-    fence_barriers(sim_self);
+    fence_barriers(sim_self, false);
     sim_clock_fence_proxy(sim_self);
 }
 

@@ -72,7 +72,9 @@ MISTAKE(turns, result_not_waited, REGISTERS_IN_FLIGHT, "still writes this regist
 MISTAKE(turns, fenced_early, WGMMA_FENCE, "Registers of A have been written")
 
 /* multicast.cu: barriers */
-MISTAKE(cast, init_not_fenced, PROXY_FENCE, "did not execute fence.mbarrier_init")
+MISTAKE(cast, init_not_fenced, RACE, "initialised the mbarrier, and no synchronisation")
+MISTAKE(cast, init_fenced_as_memory, RACE, "initialised the mbarrier, and no synchronisation")
+MISTAKE(cast, init_not_waited, UNINITIALISED | RACE, "mbarrier")
 MISTAKE(cast, init_synced_in_cta, UNINITIALISED | RACE, "mbarrier")
 MISTAKE(cast, full_not_waited, UNINITIALISED | RACE | MISSING_WAIT, "wgmma")
 MISTAKE(cast, full_parity_not_turned, RACE | MISSING_WAIT | BARRIER_COUNT | DEADLOCK, "multicast.cu")

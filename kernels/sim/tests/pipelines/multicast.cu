@@ -20,18 +20,29 @@ struct cast_ring {
     mbarrier full[STAGES], empty[STAGES];
 };
 
+// The fence lets a relaxed arrival tell both CTAs of the barriers. The maps are fetched while others come.
 template <int STAGES>
-DEVICE void make_barriers(cast_ring<STAGES> &s, enum mistake mistake)
+DEVICE void make_barriers(cast_ring<STAGES> &s, const tensor_map *group_map, const tensor_map *tile_map,
+                          enum mistake mistake)
 {
     if (thread_x() == 0) {
         for (int n = 0; n < STAGES; ++n) {
             mbarrier_init(&s.full[n], 1);
             mbarrier_init(&s.empty[n], (mistake == cast_empty_counts_one_cta ? 1 : CLUSTER) * CONSUMING_WARPS);
         }
-        if (mistake != cast_init_not_fenced) fence_mbarrier_init();
+        if (mistake == cast_init_fenced_as_memory) fence_proxy_async();
+        else if (mistake != cast_init_not_fenced) fence_mbarrier_init();
     }
-    if (mistake == cast_init_synced_in_cta) sync_threads();
-    else cluster_sync();
+    if (mistake == cast_init_synced_in_cta) {
+        sync_threads();
+        return;
+    }
+    cluster_arrive_relaxed();
+    if (thread_x() == 0) {
+        tma_prefetch(group_map);
+        tma_prefetch(tile_map);
+    }
+    if (mistake != cast_init_not_waited) cluster_wait();
 }
 
 // Loads this CTA's queries, and its half of the keys for both.
@@ -107,9 +118,10 @@ KERNEL(THREADS, 1) void multicast_kernel(struct room r, const GRID_CONSTANT tens
 {
     typedef cast_ring<STAGES> ring;
     STATIC_SHARED(ring, s);
-    make_barriers(s, r.mistake);
+    make_barriers(s, &group_map, &tile_map, r.mistake);
     if (warp() < CONSUMING_WARPS) consume(r, s);
     else if (elect_one()) produce(s, &group_map, &tile_map, r.mistake);
+    if (r.mistake == cast_init_not_waited) cluster_wait();
 }
 
 template <int STAGES>
