@@ -106,8 +106,8 @@ const float *sim_unwritten_register(const float *fragment, int n)
     return NULL;
 }
 
-static void access_registers(struct sim_thread *thread, const char *address, size_t bytes, bool write,
-                             const char *instruction, const void *site)
+static __attribute__((noinline)) void access_registers(struct sim_thread *thread, const char *address, size_t bytes,
+                                                       bool write, const char *instruction, const void *site)
 {
     struct sim_register_watch *w = thread->register_watch;
     for (unsigned i = 0; i < w->num_in_flight; i++) {
@@ -209,16 +209,14 @@ static inline void count_bytes(struct sim_counts *counts, bool shared, bool writ
     *count += bytes;
 }
 
-static inline void watch(struct sim_thread *thread, const void *address, size_t bytes, size_t align, bool write,
-                         const char *instruction, const void *site)
+/* Of anything but the thread's own stack. */
+static __attribute__((noinline)) void watch_memory(struct sim_thread *thread, const void *address, size_t bytes,
+                                                   size_t align, bool write, const char *instruction,
+                                                   const void *site)
 {
     struct sim_cluster *cluster = thread->cta->cluster;
     unsigned rank;
     uint32_t offset;
-    if (in_stack(thread, address)) {
-        if (thread->register_watch) access_registers(thread, address, bytes, write, instruction, site);
-        return;
-    }
     const struct access a = {thread, thread->agent << SIM_INTERVAL_BITS | thread->interval, sim_pack_site(site), site,
                              instruction, write ? ACCESS_WRITE : ACCESS_READ, false};
     const bool shared = in_window(cluster, address, &rank, &offset);
@@ -234,6 +232,15 @@ static inline void watch(struct sim_thread *thread, const void *address, size_t 
     }
     count_bytes(cluster->counts, shared, write, bytes);
     if (cluster->counting) sim_log_access(thread, write, address, (unsigned)bytes, site);
+}
+
+/* Most accesses are to arrays and structs of the thread's own, where there is nothing to ask: that must not take even a
+ * frame on the stack. */
+static inline void watch(struct sim_thread *thread, const void *address, size_t bytes, size_t align, bool write,
+                         const char *instruction, const void *site)
+{
+    if (!in_stack(thread, address)) watch_memory(thread, address, bytes, align, write, instruction, site);
+    else if (thread->register_watch) access_registers(thread, address, bytes, write, instruction, site);
 }
 
 void sim_watch_read(const void *address, size_t bytes, size_t align, const char *instruction, const void *site)

@@ -291,8 +291,9 @@ struct shuffle {
 /* "shfl.sync": the source lane of `lane`; the lane itself where the source would lie outside of its segment. */
 static unsigned source_lane(const struct shuffle *s, unsigned lane)
 {
-    const unsigned operand = s->operand % SIM_WARP, first = lane / s->width * s->width, last = first + s->width - 1;
-    if (s->kind == SIM_SHFL_IDX) return first + operand % s->width;
+    const unsigned inside = s->width - 1; /* it is a power of two */
+    const unsigned operand = s->operand % SIM_WARP, first = lane & ~inside, last = lane | inside;
+    if (s->kind == SIM_SHFL_IDX) return first + (operand & inside);
     if (s->kind == SIM_SHFL_UP) return lane >= first + operand ? lane - operand : lane;
     const unsigned source = s->kind == SIM_SHFL_DOWN ? lane + operand : lane ^ operand;
     return source <= last ? source : lane;
