@@ -1,5 +1,5 @@
-/* problems.c - a list written by hand, of every width that kernels are compiled for, and of each row of the registry,
- * in each of its formats, one problem with each feature that it takes. */
+/* problems.c - a list written by hand, and of each row of the registry, in each of its formats, one problem with each
+ * feature that it takes, and of each width that it is compiled for. */
 #include "ci/perf/problems.h"
 
 #include <limits.h>
@@ -68,6 +68,8 @@ const struct problem_feature problem_features[PROBLEM_FEATURES] = {
     {"delta", KERNEL_DELTA, WITH_DELTA, true},
     {"external_lse", KERNEL_DELTA | KERNEL_EXTERNAL_LSE, WITH_EXTERNAL_LSE, true},
 };
+
+const int64_t problem_widths[PROBLEM_WIDTHS] = {32, 64, 128, 256};
 
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
@@ -143,18 +145,36 @@ static void add(const struct problem_row *row, struct sample_shape shape, const 
              (long long)shape.head_dim, feature);
 }
 
-/* Heads of a group; as many CTAs as a simulated GPU of up to four SMs has in several turns; sequences of their own
- * lengths. */
-static void add_batches(const struct problem_row *row, const struct sample_shape *plain)
+/* As many CTAs as a simulated GPU of up to four SMs has in several turns. */
+static void add_many(const struct problem_row *row, const struct sample_shape *plain)
 {
-    struct sample_shape group = *plain, many = *plain, ragged = *plain;
-    group.heads_q = 4, group.heads_kv = 2;
-    if (!(row->reach->lacks & KERNEL_GROUP)) add(row, group, "group");
+    struct sample_shape many = *plain;
     many.batch = 5, many.heads_q = many.heads_kv = 2;
     if (row->most.q < LONG) add(row, many, "many");
+}
+
+/* Heads of a group; sequences of their own lengths. */
+static void add_batches(const struct problem_row *row, const struct sample_shape *plain)
+{
+    struct sample_shape group = *plain, ragged = *plain;
+    group.heads_q = 4, group.heads_kv = 2;
+    if (!(row->reach->lacks & KERNEL_GROUP)) add(row, group, "group");
+    add_many(row, plain);
     ragged.batch = 3, ragged.features |= WITH_RAGGED;
     ragged.lengths[0] = ragged.seqlen, ragged.lengths[1] = 17, ragged.lengths[2] = ragged.seqlen / 2;
     if (row->reach->full_dims == 0) add(row, ragged, "ragged");
+}
+
+/* Each width has code of its own; alone, and of more CTAs than SMs. */
+static void add_widths(const struct problem_row *row, const struct sample_shape *plain)
+{
+    for (int n = 0; n < PROBLEM_WIDTHS; ++n) {
+        struct sample_shape full = *plain;
+        full.head_dim = full.head_dim_v = problem_widths[n];
+        if (full.head_dim == plain->head_dim) continue;
+        add(row, full, "full");
+        add_many(row, &full);
+    }
 }
 
 static void add_row(const struct problem_row *row)
@@ -170,6 +190,7 @@ static void add_row(const struct problem_row *row)
             add(row, shape, feature->name);
         }
         add_batches(row, &plain);
+        add_widths(row, &plain);
     }
 }
 

@@ -32,8 +32,11 @@ struct counted_problem {
     const struct problem_row *of; /* only its pass is counted; NULL: both passes */
 };
 
-enum { PROBLEM_MOST_ROWS = 64, PROBLEM_FEATURES = 15 };
+enum { PROBLEM_MOST_ROWS = 64, PROBLEM_FEATURES = 15, PROBLEM_WIDTHS = 4 };
 extern const struct problem_feature problem_features[PROBLEM_FEATURES];
+
+/* Of heads: those that kernels are compiled for. */
+extern const int64_t problem_widths[PROBLEM_WIDTHS];
 
 /* Every row, both passes; the same ones at every call. */
 const struct problem_row *problem_rows(size_t *count);

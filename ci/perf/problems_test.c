@@ -1,5 +1,5 @@
-/* problems_test.c - every row of the registry is counted: in each of its formats, with each feature that it takes, of
- * several tiles, of groups of heads, and on both sides of the number of SMs. */
+/* problems_test.c - every row of the registry is counted: in each of its formats, with each feature and of each width
+ * that it takes, of several tiles, of groups of heads, and on both sides of the number of SMs. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static bool has_feature(const struct sample_shape *s, const struct problem_featu
 
 /* What of the row's problems has been seen, of one format. */
 struct seen {
-    bool feature[PROBLEM_FEATURES], group, few, many;
+    bool feature[PROBLEM_FEATURES], width[PROBLEM_WIDTHS], group, few, many;
 };
 
 static struct seen seen_of(const struct problem_row *row, int32_t dtype)
@@ -44,11 +44,37 @@ static struct seen seen_of(const struct problem_row *row, int32_t dtype)
         const struct sample_shape *const s = &problems[n].shape;
         if (!is_mine(&problems[n], row, dtype) || !is_of_several_tiles(s, row)) continue;
         for (int f = 0; f < PROBLEM_FEATURES; ++f) seen.feature[f] |= has_feature(s, &problem_features[f]);
+        for (int w = 0; w < PROBLEM_WIDTHS; ++w)
+            seen.width[w] |= s->head_dim == problem_widths[w] && has_feature(s, &problem_features[0]);
         seen.group |= s->heads_q > s->heads_kv;
         seen.few |= s->batch * s->heads_q == 1;
         seen.many |= s->batch * s->heads_q > SIM_MOST_SMS;
     }
     return seen;
+}
+
+/* Whether, with any promise of alignment and on any GPU, the row is picked for one head of a width. */
+static bool takes_width(const struct problem_row *row, int32_t dtype, int64_t width)
+{
+    const int64_t most_k = row->most.k < 130 ? row->most.k : 130;
+    struct sample_shape s = {.dtype = dtype, .batch = 1, .seqlen = most_k, .heads_q = 1, .heads_kv = 1,
+                             .queries = row->most.q < most_k ? row->most.q : 0, .head_dim = width, .head_dim_v = width};
+    bool takes = false;
+    for (s.major = 8; s.major <= 9; ++s.major)
+        for (int n = 0; n < 2; ++n) s.unpromised = n == 1, takes |= problem_is_of(&s, row);
+    return takes;
+}
+
+static void expect_widths(const struct problem_row *row, int32_t dtype, const struct seen *seen)
+{
+    int taken = 0;
+    for (int w = 0; w < PROBLEM_WIDTHS; ++w) {
+        const bool is_taken = takes_width(row, dtype, problem_widths[w]);
+        taken += is_taken;
+        cr_expect(!is_taken || seen->width[w], "%s, rows %d, dtype %d: no problem of %d features", row->name,
+                  row->most.q, dtype, (int)problem_widths[w]);
+    }
+    cr_expect_gt(taken, 0, "%s, rows %d, dtype %d: of no width at all", row->name, row->most.q, dtype);
 }
 
 static void expect_row(const struct problem_row *row, int32_t dtype)
@@ -63,13 +89,14 @@ static void expect_row(const struct problem_row *row, int32_t dtype)
         cr_expect(!is_taken || is_full || seen.feature[f], "%s %s, rows %d, dtype %d: no problem has %s", pass,
                   row->name, row->most.q, dtype, feature->name);
     }
+    expect_widths(row, dtype, &seen);
     cr_expect(row->reach->lacks & KERNEL_GROUP || seen.group, "%s %s, dtype %d: no group", pass, row->name, dtype);
     cr_expect(seen.few, "%s %s, dtype %d: no problem is one CTA's", pass, row->name, dtype);
     cr_expect(row->most.q > 128 || seen.many, "%s %s, dtype %d: no problem has more CTAs than SMs", pass, row->name,
               dtype);
 }
 
-Test(problems, every_row_is_counted_in_each_format_with_each_feature)
+Test(problems, every_row_is_counted_in_each_format_with_each_feature_and_width)
 {
     size_t count;
     const struct problem_row *const rows = problem_rows(&count);
