@@ -1,5 +1,6 @@
 /* runtime.h - a stand-in for the CUDA runtime and driver that counts what the library's launch path asks of them. The
- * linker sends the library's calls there (RUNTIME of wrapped.bzl); nothing is launched, and everything succeeds. */
+ * linker sends the library's calls there (RUNTIME of wrapped.bzl); nothing is launched, and everything succeeds. A
+ * function that is not among them is the real one, which refuses without a GPU: a launch that needs it fails. */
 #ifndef ATTEST_CI_PERF_RUNTIME_H
 #define ATTEST_CI_PERF_RUNTIME_H
 
