@@ -273,13 +273,11 @@ def say_versions(counts, nvcc_version, nvdisasm_version):
 
 def collect(sim, host, launches, nvcc_version, nvdisasm_version, archives):
     counts = Counts()
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        for counted in [pool.submit(add_sim, counts, sim), pool.submit(add_callgrind, counts, host),
-                        pool.submit(add_calls, counts, host)]:
-            counted.result()
     say_versions(counts, nvcc_version, nvdisasm_version)
-    if launches:
-        add_launches(counts, launches)
-    for archive in archives:
-        add_machine(counts, archive)
+    asked = [(add_sim, sim), (add_callgrind, host), (add_calls, host)]
+    asked += [(add_launches, launches)] if launches else []
+    asked += [(add_machine, archive) for archive in archives]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for counted in [pool.submit(add, counts, of) for add, of in asked]:
+            counted.result()
     return counts
