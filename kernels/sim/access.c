@@ -284,6 +284,12 @@ static void count_deed(const struct sim_deed *deed, bool shared, bool write, con
     }
 }
 
+static struct access access_of(const struct sim_deed *deed, int kind)
+{
+    return (struct access){deed->issuer, deed->epoch, sim_pack_site(deed->site), deed->site, deed->instruction,
+                           kind, deed->async_proxy};
+}
+
 static void watch_async(const struct sim_deed *deed, const void *address, size_t bytes, size_t align, int kind)
 {
     struct sim_cluster *cluster = deed->issuer->cta->cluster;
@@ -291,8 +297,7 @@ static void watch_async(const struct sim_deed *deed, const void *address, size_t
     uint32_t offset;
     const bool shared = in_window(cluster, address, &rank, &offset);
     if (cluster->watched) {
-        const struct access a = {deed->issuer, deed->epoch, sim_pack_site(deed->site), deed->site, deed->instruction,
-                                 kind, deed->async_proxy};
+        const struct access a = access_of(deed, kind);
         sim_name_async(cluster, deed);
         check_alignment(&a, address, align);
         if (shared) sim_shared_access(&a, rank, offset, bytes);
@@ -304,6 +309,20 @@ static void watch_async(const struct sim_deed *deed, const void *address, size_t
 void sim_watch_async_read(const struct sim_deed *deed, const void *address, size_t bytes, size_t align)
 {
     watch_async(deed, address, bytes, align, ACCESS_READ);
+}
+
+void sim_watch_async_reads(const struct sim_deed *deeds, int num_deeds, const struct sim_piece *pieces, int num_pieces)
+{
+    struct sim_cluster *cluster = deeds->issuer->cta->cluster;
+    struct read_together last = {SIM_NO_CELL, 0};
+    struct access accesses[SIM_MOST_DEEDS];
+    if (!cluster->watched) return;
+    for (int i = 0; i < num_deeds; i++) {
+        sim_name_async(cluster, &deeds[i]);
+        accesses[i] = access_of(&deeds[i], ACCESS_READ);
+    }
+    for (int i = 0; i < num_pieces; i++)
+        sim_shared_read_together(accesses, num_deeds, pieces[i].offset, pieces[i].bytes, &last);
 }
 
 void sim_watch_async_write(const struct sim_deed *deed, void *address, size_t bytes, size_t align)

@@ -141,8 +141,9 @@ struct wgmma_operand {
 /* SIM_BAD_OPERAND where the descriptor is not one, or leads out of the window. */
 void sim_wgmma_locate(struct wgmma_operand *operand, uint64_t descriptor, int rows, bool transposed, char name,
                       const struct issue *issue);
-/* The deed reads rows first .. first + n - 1, multiples of 8. */
-void sim_wgmma_watch(const struct wgmma_operand *operand, int first, int n, const struct sim_deed *deed);
+/* The deeds, of one epoch, read rows first .. first + n - 1, multiples of 8. */
+void sim_wgmma_watch(const struct wgmma_operand *operand, int first, int n, const struct sim_deed *deeds,
+                     int num_deeds);
 /* Rows of 32 bytes; sign -1: the negatives of 16-bit, or else 32-bit, numbers. */
 void sim_wgmma_gather(const struct wgmma_operand *operand, const char *window, char *rows);
 

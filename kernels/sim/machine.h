@@ -276,6 +276,13 @@ struct sim_deed {
     const void *site;
 };
 void sim_watch_async_read(const struct sim_deed *deed, const void *address, size_t bytes, size_t align);
+/* Reads of the same pieces of the issuers' shared memory by several deeds of one epoch; multiples of 16 bytes, and
+ * nothing of them is counted. */
+struct sim_piece {
+    uint32_t offset, bytes;
+};
+enum { SIM_MOST_DEEDS = 4 };
+void sim_watch_async_reads(const struct sim_deed *deeds, int num_deeds, const struct sim_piece *pieces, int num_pieces);
 void sim_watch_async_write(const struct sim_deed *deed, void *address, size_t bytes, size_t align);
 void sim_watch_async_reduce(const struct sim_deed *deed, void *global, size_t bytes, size_t align);
 

@@ -287,6 +287,37 @@ void sim_shared_access(const struct access *a, unsigned rank, uint32_t offset, s
     }
 }
 
+/* Who wrote it and who has read it since. */
+static inline uint64_t state_of(const struct cell *cell) { return (uint64_t)cell->readers << 32 | cell->write; }
+
+void sim_shared_read_together(const struct access *accesses, int n, uint32_t offset, size_t bytes,
+                              struct read_together *last)
+{
+    struct sim_shared *shared = accesses->thread->cta->shared;
+    struct sim_watch *watch = shared->cta->cluster->watch;
+    if (watch->shared->count >= watch->shared->full) {
+        sweep(shared->cta->cluster);
+        last->before = SIM_NO_CELL;
+    }
+    if (watch->suspicion.thread && --watch->suspicion.patience == 0) sim_end_suspicion(shared->cta->cluster);
+    struct read_together as = *last;
+    for (const uint32_t end = offset + (uint32_t)bytes; offset < end;) {
+        struct page *page = &shared->pages[offset / PAGE % NUM_PAGES];
+        if (!page->cells) open_page(page);
+        const uint32_t size = 1u << page->shift, page_end = (offset | (PAGE - 1)) + 1;
+        struct cell *cell = &page->cells[offset % PAGE >> page->shift];
+        for (; offset < end && offset < page_end; cell++, offset += size) {
+            if (state_of(cell) != as.before) {
+                as.before = state_of(cell);
+                for (int i = 0; i < n; i++) read_cell(&accesses[i], shared, offset, cell);
+                as.readers = cell->readers;
+            }
+            cell->readers = as.readers;
+        }
+    }
+    *last = as;
+}
+
 /* ---- allocations ------------------------------------------------------------------------------------------ */
 
 static uint32_t draw(struct sim_shared *layout, uint32_t n)

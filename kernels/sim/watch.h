@@ -146,6 +146,15 @@ void sim_log_free(struct sim_thread *thread);
 /* ---- shared.c and global.c -------------------------------------------------------------------------------- */
 
 void sim_shared_access(const struct access *access, unsigned rank, uint32_t offset, size_t bytes);
+/* Reads of shared memory of their threads' CTA, multiples of 4 bytes, by n threads in the name of one epoch. `last` is
+ * what a cell was found to be, and who its readers have become: cells that are alike need no second look. */
+struct read_together {
+    uint64_t before; /* SIM_NO_CELL: none yet */
+    uint32_t readers;
+};
+#define SIM_NO_CELL UINT64_MAX
+void sim_shared_read_together(const struct access *accesses, int n, uint32_t offset, size_t bytes,
+                              struct read_together *last);
 /* False: not mapped memory of the GPU at all, nothing done. */
 bool sim_global_access(const struct access *access, const void *address, size_t bytes);
 bool sim_is_mapped(const struct sim_memory *memory, const void *address);

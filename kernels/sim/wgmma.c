@@ -214,14 +214,15 @@ static void check_threads(struct sim_thread *threads, void *const args[SIM_WARPG
 /* Each warp reads its 16 rows of A, and all of B. */
 static void watch_operands(const struct product *p, struct sim_thread *threads)
 {
+    enum { WARPS = SIM_WARPGROUP / SIM_WARP };
     struct sim_cluster *cluster = threads->cta->cluster;
-    for (int w = 0; w < SIM_WARPGROUP / SIM_WARP; ++w) {
+    struct sim_deed deeds[WARPS];
+    for (int w = 0; w < WARPS; ++w) {
         struct sim_thread *reader = &threads[w * SIM_WARP + (int)sim_draw(cluster, SIM_WARP)];
-        const struct sim_deed deed = {reader, p->epoch, true, name, p->issue.site};
-        if (!cluster->watched) continue;
-        if (!p->with.a) sim_wgmma_watch(&p->at_a, 16 * w, 16, &deed);
-        sim_wgmma_watch(&p->at_b, 0, p->with.n, &deed);
+        deeds[w] = (struct sim_deed){reader, p->epoch, true, name, p->issue.site};
     }
+    for (int w = 0; w < WARPS && !p->with.a; ++w) sim_wgmma_watch(&p->at_a, 16 * w, 16, &deeds[w], 1);
+    sim_wgmma_watch(&p->at_b, 0, p->with.n, deeds, WARPS);
 }
 
 static void hand_over_registers(struct product *p, struct sim_thread *threads)

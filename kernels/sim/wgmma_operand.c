@@ -82,9 +82,8 @@ static uint32_t next_bit(const uint64_t *bits, uint32_t i, uint32_t last, uint64
 }
 
 /* Runs of neighbouring chunks are watched as one. */
-void sim_wgmma_watch(const struct wgmma_operand *operand, int first, int n, const struct sim_deed *deed)
+void sim_wgmma_watch(const struct wgmma_operand *operand, int first, int n, const struct sim_deed *deeds, int num_deeds)
 {
-    const char *window = deed->issuer->cta->window;
     uint64_t bits[NUM_BITS / 64] = {0};
     uint32_t low = NUM_BITS, high = 0;
     for (int i = 2 * first; i < 2 * (first + n); ++i) {
@@ -93,10 +92,13 @@ void sim_wgmma_watch(const struct wgmma_operand *operand, int first, int n, cons
         if (chunk < low) low = chunk;
         if (chunk > high) high = chunk;
     }
+    struct sim_piece pieces[2 * WGMMA_MAX_ROWS];
+    int num_pieces = 0;
     for (uint32_t begin = low, end; begin <= high; begin = next_bit(bits, end, high, 0)) {
         end = next_bit(bits, begin, high, ~(uint64_t)0);
-        sim_watch_async_read(deed, window + begin * WGMMA_CHUNK, (end - begin) * WGMMA_CHUNK, WGMMA_CHUNK);
+        pieces[num_pieces++] = (struct sim_piece){begin * WGMMA_CHUNK, (end - begin) * WGMMA_CHUNK};
     }
+    sim_watch_async_reads(deeds, num_deeds, pieces, num_pieces);
 }
 
 void sim_wgmma_gather(const struct wgmma_operand *operand, const char *window, char *rows)
