@@ -110,12 +110,15 @@ DEVICE void take_tile(float (&o)[8], uint32_t (&p)[4], float (&scores)[8], ring_
     if (mistake == ring_values_released_early) release(s.v, at, n, mistake);
     if (mistake == ring_weights_overwritten && !is_last) {
         wgmma_wait<1>();
+        wgmma_fence_operand(scores);
         pack(p, scores);
     }
     if (mistake == ring_keys_released_early && !is_last) release(s.k, next, n + 1, mistake);
     if (mistake == ring_scores_read_early && !is_last) pack(p, scores);
     if (mistake == ring_one_group_in_flight) wgmma_wait<1>();
     else wgmma_wait<0>();
+    wgmma_fence_operand(scores);
+    wgmma_fence_operand(o);
     if (mistake != ring_keys_released_early && !is_last) release(s.k, next, n + 1, mistake);
     if (mistake != ring_values_released_early) release(s.v, at, n, mistake);
     if (!is_last) pack(p, scores);
@@ -139,11 +142,10 @@ DEVICE void consume(const struct room &r, ring_tiles<STAGES> &s)
     for (int n = 0; n < RING_TILES; ++n) {
         advance(next, STAGES, turns);
         take_tile(o, p, scores, s, q, n, at, next, r.mistake);
-        wgmma_fence_operand(scores);
-        wgmma_fence_operand(o);
         at = next;
     }
     wgmma_wait<0>();
+    wgmma_fence_operand(o);
     write_product(r.out + group * GROUP_ROWS * COLUMNS, COLUMNS, o);
 }
 
