@@ -11,6 +11,13 @@
 
 enum { MAX_WARPS = SIM_MAX_THREADS / SIM_WARP, EVERYBODY = 0 };
 
+/* One of the waits that a barrier let pass when it was last complete: who has not seen it may come before that. */
+struct last_wait {
+    sim_epoch epoch; /* 0: none yet */
+    const struct sim_thread *thread;
+    const void *site;
+};
+
 struct barrier {
     bool open;         /* somebody has come since it was last complete */
     unsigned expected; /* threads, or EVERYBODY */
@@ -22,6 +29,8 @@ struct barrier {
     struct sim_clock clock;         /* what they have seen */
     uint32_t lanes[MAX_WARPS], waiting[MAX_WARPS];
     const void *sites[MAX_WARPS];
+    bool ordered[MAX_WARPS];        /* a lane that came has seen `last` */
+    struct last_wait last;
 };
 
 struct sim_barriers {
@@ -57,6 +66,12 @@ static bool is_complete(const struct barrier *b, const struct sim_cta *cta)
     return b->open && b->arrived == (b->expected == EVERYBODY ? cta->num_threads - cta->num_exited : b->expected);
 }
 
+static void note_wait(struct barrier *b, const struct sim_thread *thread)
+{
+    const sim_epoch epoch = thread->agent << SIM_INTERVAL_BITS | thread->interval;
+    b->last = (struct last_wait){epoch, thread, b->sites[thread->warp->index]};
+}
+
 /* Everybody that waits sees what everybody did. */
 static void complete(struct barrier *b, struct sim_cta *cta)
 {
@@ -73,10 +88,13 @@ static void complete(struct barrier *b, struct sim_cta *cta)
     }
     if (b->arrivals && n) sim_acquire(threads[0], &b->clock);
     if (b->arrivals) sim_clock_reset(cta->cluster, &b->clock);
+    if (n) note_wait(b, threads[0]);
     if (n) sim_clock_barrier(threads, n);
     const struct sim_clock clock = b->clock;
+    const struct last_wait last = b->last;
     memset(b, 0, sizeof *b);
     b->clock = clock;
+    b->last = last;
 }
 
 static _Noreturn void fail_place(const struct barrier *b, const char *instruction, const void *site,
@@ -113,6 +131,19 @@ static void check_arrival(const struct barrier *b, unsigned id, unsigned expecte
     if (expected == EVERYBODY && !sim_same_place(b->site, site)) fail_place(b, instruction, site, b->site);
 }
 
+/* A warp has come to barrier `id`; could it have come before the barrier was last complete? */
+static void check_order(const struct barrier *b, unsigned id, const char *instruction, const void *site)
+{
+    if (b->ordered[sim_self->warp->index]) return;
+    char file[128];
+    int line;
+    sim_locate(b->last.site, file, sizeof file, &line);
+    const unsigned *last = b->last.thread->index;
+    sim_fail(sim_self, SIM_BARRIER_COUNT, instruction, site, NULL,
+             "barrier %u was complete before, for thread (%u, %u, %u) at %s:%d; nothing orders this one after that: "
+             "it may count there", id, last[0], last[1], last[2], file, line);
+}
+
 static void arrive(unsigned id, unsigned expected, bool wait, const void *site)
 {
     struct sim_thread *self = sim_self;
@@ -130,8 +161,13 @@ static void arrive(unsigned id, unsigned expected, bool wait, const void *site)
     }
     b->lanes[warp->index] |= bit;
     b->sites[warp->index] = site;
-    if (expected == EVERYBODY) ++b->arrived;
-    else if (all_lanes(b, warp) == ~0u) b->arrived += SIM_WARP;
+    b->ordered[warp->index] |= !b->last.epoch || sim_has_seen(self, b->last.epoch);
+    if (expected == EVERYBODY) {
+        ++b->arrived;
+    } else if (all_lanes(b, warp) == ~0u) {
+        check_order(b, id, instruction, site);
+        b->arrived += SIM_WARP;
+    }
     if (wait) {
         b->waiting[warp->index] |= bit;
     } else {

@@ -130,6 +130,7 @@ DEVICE void write_result(const float (&o)[8], turn_tiles &s, const tensor_map *o
     write_product(s.staging, COLUMNS, o);
     if (mistake != turns_staging_not_fenced) fence_proxy_async_shared();
     if (mistake == turns_barrier_of_all_threads) sync_threads();
+    else if (mistake == turns_barrier_of_turn) named_barrier_sync(PRODUCT + group, 128);
     else if (mistake != turns_staging_not_synced) named_barrier_sync(OWN + group, 128);
     if (mistake == turns_staging_given_early && is_given(tile, mistake)) give_turn(STAGING, group, mistake);
     store_staged(s, out_map, tile, mistake);
