@@ -42,20 +42,23 @@ class Proofs(unittest.TestCase):
     def test_no_theorem_assumes_more_than_the_reals(self):
         theorems = self.theorems()
         self.assertGreater(len(theorems), 30)
-        more = {theorem: found - ALLOWED for theorem, found in axioms(self.folder, theorems).items()}
-        self.assertEqual({theorem: found for theorem, found in more.items() if found}, {})
+        self.assertLessEqual(axioms(self.folder, theorems), ALLOWED)
 
     def test_what_is_admitted_is_seen(self):
         (self.folder / "planted.v").write_text("Theorem one : 0 = 1.\nProof. Admitted.\nAxiom two : 0 = 2.\n"
                                                "Theorem three : 0 = 2.\nProof. exact two. Qed.\n"
                                                "Theorem four : 0 = 0.\nProof. reflexivity. Qed.\n")
         self.assertTrue(coqc(self.folder, "planted")[0])
-        self.assertEqual(axioms(self.folder, ["planted.one", "planted.three", "planted.four"]),
-                         {"planted.one": {"planted.one"}, "planted.three": {"planted.two"}, "planted.four": set()})
+        for planted, found in (("one", {"planted.one"}), ("three", {"planted.two"}), ("four", set())):
+            self.assertEqual(axioms(self.folder, ["planted." + planted]), found)
+        self.assertIn("planted.one", axioms(self.folder, [*self.theorems(), "planted.one"]))
 
     def test_the_notes_name_every_theorem(self):
         notes = (HERE / "README.md").read_text()
         self.assertEqual([t for t in self.theorems() if f"`{t.split('.')[1]}`" not in notes], [])
+
+    def test_the_judge_divides_as_its_theory_says(self):
+        self.assertIn("    return fabs(e->got - e->want) / e->bound;", pathlib.Path("reference/judge.c").read_text())
 
     def test_every_mutant_breaks_a_proof(self):
         entries = [entry for entry in mutants((HERE / "mutants.txt").read_text()) if entry["file"].endswith(".v")]
