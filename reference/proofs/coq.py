@@ -1,5 +1,6 @@
 """Coq, Gappa and their files, for the tests."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -18,7 +19,8 @@ ALLOWED = {
 def coqc(folder, name):
     """Whether folder/name.v compiles, and what Coq says."""
     result = subprocess.run(["coqc", "-q", "-w", "-ambiguous-paths", "-Q", ".", "Attest", name + ".v"], cwd=folder,
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            env={**os.environ, "HOME": str(folder)})  # without one Coq complains
     return result.returncode == 0, result.stdout
 
 
