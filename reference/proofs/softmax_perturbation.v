@@ -263,6 +263,26 @@ Proof.
   apply E_nonneg. eapply Rle_trans; [apply Rabs_pos|auto].
 Qed.
 
+(* 6.4: along dout what o is off by is linear in y, so the exponents' errors meet |dp_j - delta| there. *)
+Theorem o_error_along_dout {K F} (keys : list K) (features : list F) (p theta eps : K -> R) (y : F -> K -> R)
+    (dout : F -> R) :
+  (forall j, In j keys -> 0 <= p j) -> sum keys p = 1 -> (forall j, In j keys -> Rabs (theta j) <= eps j) ->
+  let dp j := sum features (fun c => dout c * y c j) in
+  let delta := mean keys p dp in
+  Rabs (sum features (fun c => dout c * (perturbed_mean keys p theta (y c) - mean keys p (y c)))) <=
+    exp (L keys p eps) * sum keys (fun j => p j * E (eps j) * Rabs (dp j - delta)).
+Proof.
+  intros p_nonneg one within dp delta.
+  replace (sum features _) with (perturbed_mean keys p theta dp - delta); [apply o_error; easy|].
+  assert (linear : forall weights : K -> R,
+    sum keys (fun j => weights j * dp j) = sum features (fun c => dout c * sum keys (fun j => weights j * y c j))).
+  { intros weights. rewrite (sum_ext features _ (fun c => sum keys (fun j => weights j * (dout c * y c j)))).
+    - rewrite sum_swap. apply sum_ext. intros. symmetry. apply sum_scale.
+    - intros. rewrite <- sum_scale. apply sum_ext. intros. ring. }
+  unfold delta, perturbed_mean, mean. rewrite (linear p), (linear (fun j => p j * exp (theta j))).
+  unfold Rdiv. rewrite <- sum_scale_right, <- sum_minus. apply sum_ext. intros. ring.
+Qed.
+
 (* 11.5: states that are not exact. W are the weights of the merge at hand, o^_a its states, off by at most Bo; theta_a
    what lse^_a is off by, at most Bl. *)
 Theorem states_that_are_not_exact {A} (states : list A) (W theta Bl o_hat o Bo : A -> R) :
