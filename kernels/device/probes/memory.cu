@@ -14,7 +14,8 @@ KERNEL(MEMORY_THREADS, 1) void memory_kernel(const memory_in *in, memory_out *ou
 {
     STATIC_SHARED(rows, shared);
     DYNAMIC_SHARED(dynamic, 1024);
-    row *const last = reinterpret_cast<row *>(dynamic + MEMORY_DYNAMIC) - MEMORY_THREADS;
+    const auto parts = cut_shared(dynamic, MEMORY_DYNAMIC - sizeof(rows), SHARED_REST);
+    row *const last = reinterpret_cast<row *>(parts.at[1]);
     const unsigned me = thread_x(), other = MEMORY_THREADS - 1 - me;
     store_16(&shared[me], load_16<row>(&in->x[me]));
     last[me] = load_16<row>(&in->x[me]);
@@ -23,6 +24,12 @@ KERNEL(MEMORY_THREADS, 1) void memory_kernel(const memory_in *in, memory_out *ou
     sync_threads();
     store_16(&out->plain[me], load_16<row>(&shared[other]));
     store_16(&out->dynamic[me], last[other]);
+    sync_threads(); /* the parts are free */
+    if (me == 0) expire_shared(last, sizeof(rows));
+    row *const joined = reinterpret_cast<row *>(join_shared(dynamic));
+    joined[me] = load_16<row>(&in->x[me]);
+    sync_threads();
+    store_16(&out->joined[me], joined[other]);
     if (me == 0) {
         out->distance = shared_address(&shared[1].x.at[1]) - shared_address(&shared[0].x.at[0]);
         out->alignment = shared_address(dynamic) % 1024;

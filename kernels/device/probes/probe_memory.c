@@ -14,7 +14,7 @@ static void expect_memory(const void *in, void *out)
     const struct memory_in *w = in;
     struct memory_out *o = out;
     for (int n = 0; n < MEMORY_THREADS; ++n) {
-        o->plain[n] = o->dynamic[n] = w->x[MEMORY_THREADS - 1 - n];
+        o->plain[n] = o->dynamic[n] = o->joined[n] = w->x[MEMORY_THREADS - 1 - n];
         o->global[n] = o->streaming[n] = w->x[n];
     }
     o->distance = 20;

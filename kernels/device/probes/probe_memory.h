@@ -18,7 +18,8 @@ struct memory_out {
     struct sixteen plain[MEMORY_THREADS];     /* through load_16, shared memory reversed, store_16 */
     struct sixteen global[MEMORY_THREADS];    /* load_global_16, store_global_16 */
     struct sixteen streaming[MEMORY_THREADS]; /* the same, streaming */
-    struct sixteen dynamic[MEMORY_THREADS];   /* through the end of dynamic shared memory, reversed */
+    struct sixteen dynamic[MEMORY_THREADS];   /* through the last part of dynamic shared memory, reversed */
+    struct sixteen joined[MEMORY_THREADS];    /* and through its first bytes, once it is whole again */
     uint32_t distance, alignment;             /* of shared_address: two words 20 bytes apart; dynamic memory mod 1024 */
 };
 
