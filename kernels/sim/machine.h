@@ -210,8 +210,8 @@ void sim_collect_warpgroup(const char *instruction, const void *site, void *args
 void sim_describe_meeting(const struct sim_thread *thread, char *text, size_t bytes);
 void sim_describe_barrier(const struct sim_thread *thread, char *text, size_t bytes); /* barrier.c */
 void sim_describe_mbarrier(const struct sim_thread *thread, char *text, size_t bytes); /* mbarrier.c */
-/* A relaxed arrival at the cluster's barrier, whose clock this is, hands on nothing of what the thread did but mbarriers
- * that it has made before its fence.mbarrier_init. */
+/* A relaxed arrival at the cluster's barrier, whose clock this is, hands on nothing of what the thread did but
+ * mbarriers that it has made before its fence.mbarrier_init. */
 void sim_mbarriers_hand_on(struct sim_thread *thread, struct sim_clock *clock);
 /* The thread comes to an instruction that all of its warp must execute and that the lanes in `come` have come to:
  * SIM_DIVERGED if others wait for it in a collective. */

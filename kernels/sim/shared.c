@@ -474,7 +474,8 @@ void sim_shared_expire(void *pointer, size_t bytes)
                  "This is no address of shared memory.");
     if (!cluster->watched) return;
     const struct access own = {sim_self, sim_self->agent << SIM_INTERVAL_BITS | sim_self->interval,
-                               sim_pack_site(SIM_SITE), SIM_SITE, "end of shared memory's contents", ACCESS_WRITE, false};
+                               sim_pack_site(SIM_SITE), SIM_SITE, "end of shared memory's contents", ACCESS_WRITE,
+                               false};
     sim_shared_access(&own, rank, offset, bytes);
     fill_as(cluster->ctas[rank].shared, offset, bytes, (struct cell){0, 0, sim_pack_site(SIM_SITE)});
     memset(pointer, 0xff, bytes);
