@@ -8,7 +8,6 @@
                                             a tar of programs for a GPU machine without Bazel or these libraries
     if_cuda(items)                          the items where there is nvcc, else none
     SIM_FLAGS                               how a kernel is compiled for the simulated GPU
-    UNCHECKED_INDICES                       less of it, for a kernel whose indices are checked elsewhere
     C_FLAGS                                 for copts of C that users vendor: their workspace has its own .bazelrc
     NEEDS_CUDA                              for target_compatible_with: skipped where there is no nvcc
 """
@@ -58,7 +57,7 @@ SIM_FLAGS = [
     "-fno-sanitize=alignment",
     "-fsanitize=thread",
     "-fsanitize=bounds-strict",  # indices of arrays whose length the compiler knows: members of shared structs
-    "-fno-sanitize-recover=bounds-strict",
+    "-fsanitize-undefined-trap-on-error",  # kernels/sim/fault.c says which; calls would make a library a third larger
     "--param=tsan-instrument-func-entry-exit=0",
     "-fstack-reuse=none",  # registers that a wgmma reads or writes keep their place to the end
     "-fprofile-update=atomic",
@@ -68,9 +67,6 @@ SIM_FLAGS = [
     "-fno-builtin-memset",
     "-Wno-psabi",
 ]
-
-# For a kernel whose source is compiled with its indices checked elsewhere: g++ takes a third longer for that.
-UNCHECKED_INDICES = ["-fno-sanitize=bounds-strict"]
 
 # Beside the object a tar of what ptxas says (registers, spills), of the machine code for each GPU, and of the PTX.
 # nvcc names its scratch files in /tmp after its pid, which sandboxes repeat.
@@ -176,8 +172,7 @@ def kernel_library(name, srcs, hdrs = [], deps = [], code = "sm_80", **kwargs):
 
     NAME_cuda_poly is not among what NAME_poly brings, nor among //...: it takes as long as NAME_cuda, for one program."""
     for suffix, local_defines in [("", []), ("_poly", ["ATTEST_POLYNOMIAL"])]:
-        copts = UNCHECKED_INDICES if suffix else []
-        sim_library(name + "_sim" + suffix, srcs, hdrs, deps, local_defines, copts, **kwargs)
+        sim_library(name + "_sim" + suffix, srcs, hdrs, deps, local_defines, **kwargs)
         tags = ["manual"] if suffix else []
         cuda_library(
             name + "_cuda" + suffix,

@@ -16,12 +16,11 @@ block() {
     [ -s "$2" ] || { echo "lib/install.md has no code block after '$1'"; exit 1; }
 }
 
-# Flags that change results or findings are those of ci/defs.bzl, but for checks of indices: those make the library a
-# fifth larger, and are for who changes kernels.
+# Flags that change results or findings are those of ci/defs.bzl.
 check_flags() {
     local flag missing=0
     for flag in $(awk '/^_?[A-Z]+_FLAGS = \[/, /^\]/' "$defs" | sed -n 's/^ *"\(-[^"]*\)".*/\1/p' |
-        grep -vE 'no-sanitize|bounds|profile-update|-Xcompiler'); do
+        grep -vE 'no-sanitize|profile-update|-Xcompiler'); do
         grep -qF -e " $flag" commands || { echo "the commands of lib/install.md lack $flag"; missing=1; }
     done
     return $missing

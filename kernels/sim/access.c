@@ -37,24 +37,30 @@ static struct sim_register_watch *register_watch(struct sim_thread *thread)
     return thread->register_watch;
 }
 
-void sim_registers_begin(struct sim_thread *thread, const void *registers, size_t bytes, bool write, const void *site)
+static void add_in_flight(struct sim_register_watch *w, struct in_flight registers)
 {
-    struct sim_register_watch *w = register_watch(thread);
-    sim_registers_fence_operand(thread, registers, bytes); /* a wgmma that writes them again needs no such fence */
+    if (registers.low >= registers.high) return;
     if (w->num_in_flight == w->capacity) {
         w->capacity = w->capacity ? 2 * w->capacity : 8;
         w->in_flight = realloc(w->in_flight, w->capacity * sizeof *w->in_flight);
         if (!w->in_flight) abort();
     }
+    w->in_flight[w->num_in_flight++] = registers;
+}
+
+void sim_registers_begin(struct sim_thread *thread, const void *registers, size_t bytes, bool write, const void *site)
+{
+    struct sim_register_watch *w = register_watch(thread);
+    if (write) sim_registers_fence_operand(thread, registers, bytes); /* they are this one's from now on */
     const char *low = registers;
-    w->in_flight[w->num_in_flight++] = (struct in_flight){low, low + bytes, write, false, site};
+    add_in_flight(w, (struct in_flight){low, low + bytes, write, false, site});
 }
 
 void sim_registers_end(struct sim_thread *thread, const void *registers)
 {
     struct sim_register_watch *w = thread->register_watch;
     for (unsigned i = 0; w && i < w->num_in_flight; i++)
-        if (w->in_flight[i].low == registers) {
+        if (w->in_flight[i].low == registers && !w->in_flight[i].waited) {
             if (w->in_flight[i].write) w->in_flight[i].waited = true;
             else w->in_flight[i] = w->in_flight[--w->num_in_flight];
             return;
@@ -65,9 +71,13 @@ void sim_registers_fence_operand(struct sim_thread *thread, const void *register
 {
     struct sim_register_watch *w = thread->register_watch;
     const char *low = registers, *high = low + bytes;
-    for (unsigned i = 0; w && i < w->num_in_flight; i++)
-        if (w->in_flight[i].waited && low < w->in_flight[i].high && w->in_flight[i].low < high)
-            w->in_flight[i--] = w->in_flight[--w->num_in_flight];
+    for (unsigned i = 0; w && i < w->num_in_flight; i++) {
+        const struct in_flight f = w->in_flight[i];
+        if (!f.waited || low >= f.high || f.low >= high) continue;
+        w->in_flight[i--] = w->in_flight[--w->num_in_flight];
+        add_in_flight(w, (struct in_flight){f.low, low, true, true, f.site}); /* what the fence leaves out */
+        add_in_flight(w, (struct in_flight){high, f.high, true, true, f.site});
+    }
 }
 
 static void words_of(const struct sim_thread *thread, const void *address, size_t bytes, size_t *first, size_t *end)

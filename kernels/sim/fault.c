@@ -1,7 +1,10 @@
 /* fault.c - a kernel that makes the processor fault ends with a finding, not the process.
  *
  * Accesses are checked before they are made, so what comes here is what the checks let pass: an access whose width the
- * compiler chose, at an address that this width may not have. */
+ * compiler chose, at an address that this width may not have. And indices: kernels are compiled with
+ * -fsanitize=bounds-strict, which compares them where the compiler knows an array's length - of a member of a shared
+ * struct, of a thread's own array - and traps. What lies behind such an array is mostly another member, mapped and
+ * written, so that no other rule would see it. */
 #define _GNU_SOURCE /* REG_RIP */
 #include <pthread.h>
 #include <signal.h>
@@ -11,7 +14,7 @@
 
 #include "kernels/sim/machine.h"
 
-static struct sigaction before_segv, before_bus;
+static struct sigaction before_segv, before_bus, before_ill;
 
 static const void *site_of(const ucontext_t *context)
 {
@@ -27,9 +30,11 @@ static const void *site_of(const ucontext_t *context)
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
     if (!sim_self) {
-        sigaction(signal, signal == SIGBUS ? &before_bus : &before_segv, NULL);
+        sigaction(signal, signal == SIGILL ? &before_ill : signal == SIGBUS ? &before_bus : &before_segv, NULL);
         return;
     }
+    if (signal == SIGILL)
+        sim_fail(sim_self, SIM_OUT_OF_BOUNDS, "index", site_of(context), NULL, "It is outside of its array.");
     const bool has_address = info->si_code != SI_KERNEL && info->si_addr;
     if (signal == SIGBUS || !has_address)
         sim_fail(sim_self, SIM_MISALIGNED, "access", site_of(context), NULL,
@@ -46,6 +51,7 @@ static void install(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGSEGV, &action, &before_segv);
     sigaction(SIGBUS, &action, &before_bus);
+    sigaction(SIGILL, &action, &before_ill);
 }
 
 _Static_assert(sizeof(stack_t) <= sizeof((struct sim_fault_watch){0}).before, "it holds one");

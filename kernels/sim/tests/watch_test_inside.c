@@ -49,7 +49,11 @@ static void use_registers(const void *args)
     if (choice == 4) sim_watch_read(&d[1], 4, 4, "load", site);
     sim_registers_end(sim_self, d);
     if (choice == 5) sim_watch_read(&d[6], 4, 4, "load", site);
-    sim_registers_fence_operand(sim_self, d, 24);
+    sim_registers_fence_operand(sim_self, &d[2], 16); /* of registers 2 to 5 alone */
+    sim_watch_read(&d[2], 16, 4, "load", site);
+    if (choice == 6) sim_watch_read(&d[1], 4, 4, "load", site);
+    if (choice == 7) sim_watch_write(&d[6], 4, 4, "store", site);
+    sim_registers_fence_operand(sim_self, d, sizeof d);
     sim_watch_read(d, sizeof d, 4, "load", site);
 }
 
@@ -60,7 +64,8 @@ Test(watch_inside, registers_of_a_wgmma)
     cr_assert(run(use_registers, 1, 1, 2, "a register of thread (0, 0, 0)") == SIM_REGISTERS_IN_FLIGHT);
     cr_assert(run(use_registers, 1, 1, 3, "still reads this register") == SIM_REGISTERS_IN_FLIGHT);
     cr_assert(run(use_registers, 1, 1, 4, "still writes") == SIM_REGISTERS_IN_FLIGHT);
-    cr_assert(run(use_registers, 1, 1, 5, "has been waited for") == SIM_REGISTERS_IN_FLIGHT);
+    for (int which = 5; which <= 7; ++which)
+        cr_assert(run(use_registers, 1, 1, which, "has been waited for") == SIM_REGISTERS_IN_FLIGHT);
 }
 
 static void use_object(const void *args)
