@@ -1,5 +1,5 @@
-/* bench.c - what the timing script needs of C: attention over packed tensors through attest.h, without a struct that
- * Python would have to mirror, and arithmetic on long arrays. Python calls these by name. */
+/* bench.c - what the timing script needs of C: attention over packed tensors through attest.h, from a struct
+ * of integers, and arithmetic on long arrays. Python calls these by name. */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
 
 #include <math.h>
@@ -14,48 +14,100 @@
 
 #define BENCH_API __attribute__((visibility("default")))
 
-/* The tensors of a run, in this order wherever they are passed as an array of pointers. */
-enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV, NUM_TENSORS };
+/* The tensors of a run, in this order wherever they are passed as an array of pointers; those that a problem does not
+ * have are not looked at. */
+enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV, BIAS, MASK, BLOCK_MASK, ALIBI_SLOPES, SINK, SEQUSED_K, DROPOUT_STREAM, DBIAS,
+       DSINK, NUM_TENSORS };
 
-/* A tensor [batch][heads][seqlen][head_dim]; head_dim 1: [batch][heads][seqlen]. */
-static struct attest_tensor packed(int32_t dtype, int64_t heads, int64_t seqlen, int64_t head_dim)
+/* Attention as the tables vary it; ours.py mirrors the names. What is 0 is absent. */
+struct bench_problem {
+    int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v;
+    int64_t rows_first;      /* 1: tensors are [batch][seqlen][heads][head_dim]; 0: [batch][heads][seqlen][head_dim] */
+    int64_t window_left, window_right; /* negative: unbounded; the last query sits on the last key, used or not */
+    int64_t alibi, sink, seqused;      /* 1: slopes and sinks are [heads], lengths of the keys [batch] */
+    int64_t softcap;
+    int64_t dropout;         /* in thousandths */
+    int64_t mask_k, mask;    /* 1: uint8 [batch][1][1][seqlen_k]; [batch][1][seqlen_q][seqlen_k] */
+    int64_t bias, dbias;     /* 1: [1][heads][seqlen_q][seqlen_k] of the dtype of q; its gradient, too */
+    int64_t block_mask;      /* rows and columns of a block; uint8 [1][1][blocks][blocks] */
+};
+
+/* head_dim 1: lse, which has no such axis. */
+static struct attest_tensor packed(int32_t dtype, int64_t rows_first, int64_t heads, int64_t seqlen, int64_t head_dim)
 {
-    struct attest_tensor t = {.dtype = dtype, .seqlen = head_dim};
-    t.head = seqlen * head_dim;
-    t.batch = heads * t.head;
-    if (head_dim > 1) t.align = 16;
+    struct attest_tensor t = {.dtype = dtype, .batch = heads * seqlen * head_dim};
+    t.seqlen = rows_first ? heads * head_dim : head_dim;
+    t.head = rows_first ? head_dim : seqlen * head_dim;
+    if (head_dim > 1 && head_dim % 8 == 0) t.align = 16;
     return t;
 }
 
-/* A plan of softmax(q k^T / sqrt(head_dim)) v, masked if causal, and with `backward` of its gradients, too.
- * Shapes   q, o, dout, dq [batch][heads][seqlen_q][head_dim], k, v, dk, dv [batch][heads][seqlen_k][head_dim] of
- *          `dtype`, lse [batch][heads][seqlen_q] fp32. On the reference device o, dq, dk, dv are fp32.
+/* Packed rows of `keys` scores; a stride of zero broadcasts. */
+static struct attest_score_tensor scores(int32_t dtype, int64_t keys, int64_t batch, int64_t head, int64_t seqlen_q)
+{
+    struct attest_score_tensor t = {.dtype = dtype, .batch = batch, .head = head, .seqlen_q = seqlen_q, .seqlen_k = 1};
+    if (keys % 16 == 0) t.align = 16;
+    return t;
+}
+
+static void set_scores(struct attest_problem *p, const struct bench_problem *b, int32_t dtype)
+{
+    const int64_t rows = b->seqlen_q, keys = b->seqlen_k;
+    p->softcap = (float)b->softcap;
+    p->dropout_p = (float)b->dropout / 1000;
+    p->dropout_seed = 0x9e3779b97f4a7c15;
+    p->has_alibi = b->alibi != 0;
+    p->has_sink = b->sink != 0;
+    p->has_seqused_k = b->seqused != 0;
+    p->window_left = b->window_left;
+    p->window_right = b->window_right;
+    p->diag_kind = p->alibi_diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
+    if (b->seqused) {
+        p->diag_kind = p->alibi_diag_kind = ATTEST_DIAG_GIVEN;
+        p->diag = p->alibi_diag = keys - rows;
+    }
+    if (b->mask_k) p->mask = scores(ATTEST_UINT8, keys, keys, 0, 0);
+    if (b->mask) p->mask = scores(ATTEST_UINT8, keys, rows * keys, 0, keys);
+    if (b->bias) p->bias = scores(dtype, keys, 0, rows * keys, keys);
+    if (b->block_mask) {
+        const int64_t blocks = (keys + b->block_mask - 1) / b->block_mask;
+        p->block_q = p->block_k = b->block_mask;
+        p->block_mask = scores(ATTEST_UINT8, blocks, 0, 0, blocks);
+    }
+}
+
+/* A plan of attention with the scale 1 / sqrt(head_dim), and with `backward` of its gradients, too.
+ * Shapes   q, o, dout, dq have heads and seqlen_q rows, k, v, dk, dv heads_kv and seqlen_k; q, k, dq, dk have head_dim
+ *          features, the others head_dim_v; all of `dtype`; lse fp32. On the reference device o, dq, dk, dv, dbias are
+ *          fp32.
  * Errors   NULL; attest_last_error() is the sentence. */
-BENCH_API struct attest_plan *bench_plan(int32_t device, int32_t dtype, int64_t batch, int64_t heads, int64_t seqlen_q,
-                                         int64_t seqlen_k, int64_t head_dim, int32_t causal, int32_t backward)
+BENCH_API struct attest_plan *bench_plan_problem(int32_t device, int32_t dtype, const struct bench_problem *b,
+                                                 int32_t backward)
 {
     const int32_t result = device == ATTEST_REFERENCE ? ATTEST_FP32 : dtype;
     struct attest_problem p = ATTEST_PROBLEM_INIT;
     p.device = device;
-    p.batch = batch;
-    p.num_heads_q = p.num_heads_kv = heads;
-    p.seqlen_q = seqlen_q;
-    p.seqlen_k = seqlen_k;
-    p.head_dim = p.head_dim_v = head_dim;
-    p.softmax_scale = (float)(1 / sqrt((double)head_dim));
-    p.q = packed(dtype, heads, seqlen_q, head_dim);
-    p.k = p.v = packed(dtype, heads, seqlen_k, head_dim);
-    p.o = packed(result, heads, seqlen_q, head_dim);
-    p.lse = packed(ATTEST_FP32, heads, seqlen_q, 1);
-    if (causal) {
-        p.window_right = 0;
-        p.diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
-    }
+    p.batch = b->batch;
+    p.num_heads_q = b->heads;
+    p.num_heads_kv = b->heads_kv;
+    p.seqlen_q = b->seqlen_q;
+    p.seqlen_k = b->seqlen_k;
+    p.head_dim = b->head_dim;
+    p.head_dim_v = b->head_dim_v;
+    p.softmax_scale = (float)(1 / sqrt((double)b->head_dim));
+    p.q = packed(dtype, b->rows_first, b->heads, b->seqlen_q, b->head_dim);
+    p.k = packed(dtype, b->rows_first, b->heads_kv, b->seqlen_k, b->head_dim);
+    p.v = packed(dtype, b->rows_first, b->heads_kv, b->seqlen_k, b->head_dim_v);
+    p.o = packed(result, b->rows_first, b->heads, b->seqlen_q, b->head_dim_v);
+    p.lse = packed(ATTEST_FP32, 0, b->heads, b->seqlen_q, 1);
     if (backward) {
-        p.dout = packed(dtype, heads, seqlen_q, head_dim);
-        p.dq = p.o;
-        p.dk = p.dv = packed(result, heads, seqlen_k, head_dim);
+        p.dout = packed(dtype, b->rows_first, b->heads, b->seqlen_q, b->head_dim_v);
+        p.dq = packed(result, b->rows_first, b->heads, b->seqlen_q, b->head_dim);
+        p.dk = packed(result, b->rows_first, b->heads_kv, b->seqlen_k, b->head_dim);
+        p.dv = packed(result, b->rows_first, b->heads_kv, b->seqlen_k, b->head_dim_v);
+        if (b->dbias) p.dbias = scores(result, b->seqlen_k, 0, b->seqlen_q * b->seqlen_k, b->seqlen_k);
     }
+    set_scores(&p, b, dtype);
     struct attest_plan *plan;
     return attest_plan_create(&p, &plan) == ATTEST_OK ? plan : NULL;
 }
@@ -75,6 +127,13 @@ static struct attest_forward_args forward_args(void *const tensors[NUM_TENSORS])
     a.v = tensors[V];
     a.o = tensors[O];
     a.lse = tensors[LSE];
+    a.bias = tensors[BIAS];
+    a.mask = tensors[MASK];
+    a.block_mask = tensors[BLOCK_MASK];
+    a.alibi_slopes = tensors[ALIBI_SLOPES];
+    a.sink = tensors[SINK];
+    a.seqused_k = tensors[SEQUSED_K];
+    a.dropout_stream = tensors[DROPOUT_STREAM];
     return a;
 }
 
@@ -95,6 +154,8 @@ BENCH_API int bench_backward(const struct attest_plan *plan, void *const tensors
     a.dq = tensors[DQ];
     a.dk = tensors[DK];
     a.dv = tensors[DV];
+    a.dbias = tensors[DBIAS];
+    a.dsink = tensors[DSINK];
     return attest_run_backward(plan, &a, workspace, bytes, NULL);
 }
 

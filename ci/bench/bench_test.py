@@ -65,17 +65,73 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(report.tflops_per_s(r, "attest"), 0.25)
 
     def test_tables(self):
-        for batch, heads, seqlen_q, seqlen_k, head_dim, causal in tables.LONG:
-            self.assertEqual((batch * seqlen_q, heads * head_dim), (16384, 2048))
+        for shape in tables.LONG:
+            self.assertEqual((shape.batch * shape.seqlen_q, shape.heads * shape.head_dim), (16384, 2048))
         self.assertEqual(len(set(tables.LONG)), 12)
         self.assertEqual(len(set(tables.SHORT)), 24)
         self.assertEqual([shape[2] for shape in tables.SHORT[::4]], [32, 64, 128, 1, 1, 1])
-        self.assertIn((8000, 8, 1, 128, 256, False), tables.SHORT)
+        self.assertIn(tables.Shape(8000, 8, 1, 128, 256), tables.SHORT)
         self.assertEqual(len(set(tables.SMALL)), 36)
         self.assertEqual(set(tables.BESIDE), set(tables.TABLES))
-        self.assertEqual(measure.tensor_bytes("lse", (2, 3, 5, 7, 11, False)), 2 * 3 * 5 * 4)
-        self.assertEqual(measure.tensor_bytes("dv", (2, 3, 5, 7, 11, False)), 2 * 3 * 7 * 11 * 2)
+        shape = tables.Shape(2, 6, 5, 7, 11, heads_kv=3, head_dim_v=4, features=("mask_k", "dbias"))
+        self.assertEqual([ours.tensor_bytes(name, shape) for name in ("lse", "dq", "k", "dv", "mask", "dbias")],
+                         [2 * 6 * 5 * 4, 2 * 6 * 5 * 11 * 2, 2 * 3 * 7 * 11 * 2, 2 * 3 * 7 * 4 * 2, 2 * 7,
+                          6 * 5 * 7 * 2])
 
+    def test_visible_shares(self):
+        """Of scores counted one by one; a causal mask over equal lengths counts half of them, as is usual."""
+        for shape in (tables.Shape(1, 1, 400, 400, 8, True), tables.Shape(1, 1, 400, 400, 8, True, window=100),
+                      tables.Shape(1, 1, 100, 400, 8, True), tables.Shape(1, 1, 100, 400, 8)):
+            diag, left = shape.seqlen_k - shape.seqlen_q, shape.window or shape.seqlen_k
+            seen = sum(not shape.causal or i + diag - left <= j <= i + diag
+                       for i in range(shape.seqlen_q) for j in range(shape.seqlen_k))
+            self.assertAlmostEqual(shape.visible(), seen / shape.seqlen_q / shape.seqlen_k, delta=0.003)
+        used = tables.Shape(1, 1, 400, 400, 8, features=("seqused", "block_mask"))
+        self.assertEqual(used.visible(), 0.75 / 8)
+
+    def test_floors_of_features(self):
+        plain = tables.Shape(16000, 8, 64, 64, 64)
+        rates = {"copy_bytes_per_s": 1e12, "matrix_flops_per_s": None}
+
+        def floor_bytes(direction="forward", **asked):
+            row_of = {**plain._replace(**asked)._asdict(), "direction": direction}
+            return round(report.floor_ms(rates, row_of) * 1e9)
+
+        row_bytes = 16000 * 64 * 64 * 2
+        self.assertEqual(floor_bytes(), 32 * row_bytes)
+        self.assertEqual(floor_bytes(heads_kv=2), 20 * row_bytes)
+        self.assertEqual(floor_bytes(features=("bias",)), 32 * row_bytes + 8 * 64 * 64 * 2)
+        self.assertEqual(floor_bytes("backward", features=("dbias",)), 64 * row_bytes + 2 * 8 * 64 * 64 * 2)
+        self.assertEqual(floor_bytes(features=("mask",)), 32 * row_bytes + 16000 * 64 * 64)
+        self.assertEqual(floor_bytes(features=("mask_k",)), 32 * row_bytes + 16000 * 64)
+        self.assertEqual(floor_bytes(features=("seqused",)), (16 + 16 * 0.75) * row_bytes)
+        self.assertEqual(floor_bytes(head_dim_v=32), 24 * row_bytes)
+
+    def test_features(self):
+        """Every feature on every shape; rows of a kind by words."""
+        rows = tables.rows("features")
+        names = {shape.named() for shape, _ in rows}
+        alone = [(feature,) for feature in (*tables.FEATURES, "causal", "gqa", "plain", "all")]
+        self.assertEqual(names, set(alone))
+        self.assertEqual(len(rows), 10 * (2 * 12 + 1) + 2 * 2)
+        self.assertEqual([shape.batch for shape, _ in rows if shape.named() == ("block_mask",)], [2] * 4)
+        chosen = tables.chosen("features", ["dropout", "bias", "long", "dim64", "backward"], 2048)
+        self.assertEqual([(shape.named(), shape.seqlen_k, direction) for shape, direction in chosen],
+                         [(("bias",), 2048, "backward"), (("dropout",), 2048, "backward")])
+        self.assertEqual(tables.chosen("features", [], math.inf), rows)
+        self.assertEqual({shape.head_dim for shape, _ in tables.chosen("short", ["dim256"], math.inf)}, {256})
+
+    def test_random_masks(self):
+        mask = measure.random_mask(100000)
+        self.assertEqual(set(mask), {0, 1})
+        self.assertAlmostEqual(sum(mask) / len(mask), tables.VISIBLE, delta=0.01)
+        blocks = measure.small_inputs(tables.Shape(1, 1, 8192, 8192, 64, features=("block_mask",)))["block_mask"]
+        for row in range(64):
+            self.assertEqual(sum(blocks[64 * row:64 * row + 64]), 8)
+            self.assertEqual(blocks[65 * row], 1)
+        lengths = list(measure.small_inputs(tables.Shape(9000, 1, 64, 64, 64, features=("seqused",)))["seqused_k"])
+        self.assertEqual((min(lengths), max(lengths)), (32, 64))
+        self.assertAlmostEqual(sum(lengths) / 9000 / 64, tables.USED, delta=0.01)
 
     def test_best_peer(self):
         r = row((1, 1, 32, 32, 64, False), attest=[1.0], FA2=[3.0], whole=[2.0])
@@ -140,6 +196,52 @@ class Text(unittest.TestCase):
         self.assertEqual(len(set(map(len, lines[:3]))), 1)
 
 
+class Features(unittest.TestCase):
+    RATES = {**Arithmetic.RATES, "gpu": "a GPU", "driver": "13.0", "torch": "2", "cudnn": 9, "dtype": "bf16"}
+
+    def record(self):
+        plain = tables.Shape(16000, 8, 64, 64, 64)
+        rows = []
+        for shape, attest, peer in [(plain, 1.0, 1.5), (plain._replace(features=("bias",)), 1.4, 1.95),
+                                    (plain._replace(causal=True), 0.75, 0.9), (plain._replace(head_dim=32), 0.5, 0.6)]:
+            runs = {"attest": {"samples_ms": [attest] * 3, "errors": {"o": 2e-3, "lse": 1e-7}, "kernel": "short"},
+                    "memeff": {"samples_ms": [peer] * 3, "errors": {}},
+                    "FA3": {"refused": "not installed: No module named 'fa3_fwd_interface'"}}
+            rows.append(measure.row(shape, "forward", runs))
+        return {**self.RATES, "table": "features", "rows": rows}
+
+    def test_ratios(self):
+        text = report.text(self.record())
+        cells = cells_of(text, "forward (ms)", {"feature": "bias"})
+        columns = ("shape", "heads", "attest", "/ plain", "/ floor", "best peer", "which", "speed", "error", "kernel")
+        self.assertEqual([cells[name] for name in columns],
+                         ["16000 x 64", "8/8 of 64", "1.400 ±0.0%", "1.40", "1.43", "1.950", "memeff", "1.39",
+                          "2.0e-03", "short"])
+        self.assertEqual(cells_of(text, "forward (ms)", {"feature": "causal"})["/ plain"], "0.75")
+        self.assertEqual(text.count("- of FA3: not installed"), 1)
+
+    def test_without_the_plain_row(self):
+        record = self.record()
+        del record["rows"][0]
+        self.assertEqual(cells_of(report.text(record), "forward (ms)", {"feature": "bias"})["/ plain"], "-")
+
+    def test_nan_is_the_largest_error(self):
+        record = self.record()
+        record["rows"][1]["runs"]["attest"]["errors"]["lse"] = math.nan
+        self.assertEqual(cells_of(report.text(record), "forward (ms)", {"feature": "bias"})["error"], "nan")
+
+    def test_a_run_cut_short(self):
+        self.assertIn("0 calls", report.text({**self.record(), "rows": []}))
+
+    @unittest.skipUnless(picture.has_gnuplot(), "there is no gnuplot")
+    def test_picture(self):
+        with tempfile.TemporaryDirectory() as folder:
+            svg = os.path.join(folder, "x.svg")
+            picture.draw(self.record(), svg)
+            texts = [t.strip() for t in xml.etree.ElementTree.parse(svg).getroot().itertext()]
+        self.assertIn("bias", texts)
+
+
 class ShortAndSmall(unittest.TestCase):
     """Made-up samples; floors are those of the rates that are published."""
 
@@ -163,7 +265,8 @@ class ShortAndSmall(unittest.TestCase):
         text = report.text(self.short())
         cells = cells_of(text, "forward (ms)", {"seqlen": "32"})
         self.assertEqual((cells["floor"], cells["attest"], cells["/ floor"]), ("0.490", "0.500 ±0.5%", "1.02"))
-        self.assertEqual([cells[name] for name in report.NAMES[1:]], ["2.800", "-", "2.000", "-", "0.490"])
+        self.assertEqual([cells[name] for name in ("FA2", "memeff", "cuDNN", "math", "whole")],
+                         ["2.800", "-", "2.000", "-", "0.490"])
         self.assertEqual((cells["speed / best's"], cells["best peer"]), ("0.98", "whole"))
         self.assertEqual(cells_of(text, "forward (ms)", {"seqlen": "1 x 32"})["floor"], "0.253")
         cells = cells_of(text, "backward (ms)", {"seqlen": "32"})
@@ -266,6 +369,10 @@ class Command(unittest.TestCase):
 
     def test_bad_arguments(self):
         for arguments, words in [(("--from", "/nowhere.json"), "No such file"), (("--table", "wide"), "invalid choice"),
+                                 (("--only", "wide"), "there is no wide; feature: plain causal"),
+                                 (("--only", "backward causal seqlen512 dim64 wide"), "there is no wide"),
+                                 (("--table", "features", "--only", "block_mask short"), "no row of this table"),
+                                 (("--peers", "FA9"), "peers: FA2"), (("--rounds", "1"), "one sample has no spread"),
                                  (("--from", os.devnull), "Expecting value")]:
             status, out = self.run_command(*arguments)
             self.assertEqual(status, 2)
@@ -279,7 +386,7 @@ class Command(unittest.TestCase):
 
 
 class LibraryFunctions(unittest.TestCase):
-    SHAPE = (1, 1, 3, 3, 8, True)
+    SHAPE = tables.Shape(1, 1, 3, 3, 8, True)
 
     def setUp(self):
         self.library = ours.Library(bench.library_path())
@@ -312,7 +419,7 @@ class LibraryFunctions(unittest.TestCase):
     def test_the_oracle_takes_each_head_for_itself(self):
         inputs = {name: self.library.draw("bf16", "normal", name, 48) for name in ours.INPUTS}
         second = {name: ctypes.create_string_buffer(bytes(data)[48:96]) for name, data in inputs.items()}
-        both, one = (ours.oracle(self.library, "bf16", heads, 3, 3, 8, False, data)
+        both, one = (ours.oracle(self.library, "bf16", tables.Shape(1, heads, 3, 3, 8), data)
                      for heads, data in ((2, inputs), (1, second)))
         for name in both:
             self.assertEqual(list(both[name][len(one[name]):]), list(one[name]))
@@ -327,7 +434,7 @@ class LibraryFunctions(unittest.TestCase):
     def test_oracle_of_a_causal_head(self):
         """The first query sees one key: o is its v. dv's last row is p dout of the last query."""
         inputs = {name: self.library.draw("bf16", "normal", name, 24) for name in ours.INPUTS}
-        out = ours.oracle(self.library, "bf16", 1, *self.SHAPE[2:], inputs)
+        out = ours.oracle(self.library, "bf16", self.SHAPE, inputs)
         value = {name: [ctypes.c_float.from_buffer_copy(b"\0\0" + bytes(data[2 * i:2 * i + 2])).value
                         for i in range(24)] for name, data in inputs.items()}
         score = [sum(value["q"][16 + x] * value["k"][8 * j + x] for x in range(8)) / 8**0.5 for j in range(3)]
@@ -340,13 +447,14 @@ class LibraryFunctions(unittest.TestCase):
 
     def test_oracle_of_a_full_head_differs(self):
         inputs = {name: self.library.draw("bf16", "normal", name, 24) for name in ours.INPUTS}
-        causal, full = (ours.oracle(self.library, "bf16", 1, 3, 3, 8, mask, inputs) for mask in (True, False))
+        causal, full = (ours.oracle(self.library, "bf16", self.SHAPE._replace(causal=mask), inputs)
+                        for mask in (True, False))
         self.assertNotEqual(list(causal["o"][:8]), list(full["o"][:8]))
         self.assertAlmostEqual(causal["lse"][2], full["lse"][2], places=6)
 
     def test_refusal_is_a_sentence(self):
         with self.assertRaisesRegex(ours.Refused, "head_dim"):
-            ours.Plan(self.library, ours.REFERENCE, "bf16", (1, 1, 3, 3, 1000, False), "forward")
+            ours.Plan(self.library, ours.REFERENCE, "bf16", tables.Shape(1, 1, 3, 3, 1000), "forward")
         plan = ours.Plan(self.library, ours.REFERENCE, "bf16", self.SHAPE, "forward")
         with self.assertRaisesRegex(ours.Refused, "q"):
             plan.run({})
@@ -361,6 +469,12 @@ class LibraryFunctions(unittest.TestCase):
         self.assertGreater(plan.queue({name: ctypes.addressof(x) for name, x in data.items()}, None, 0, 2), 0)
         self.assertTrue(any(data["o"]))
         plan.destroy()
+
+    def test_an_older_library_plans_plain_shapes(self):
+        older = object.__new__(ours.Library)
+        older.functions = SimpleNamespace(bench_plan=lambda *arguments: arguments)
+        self.assertEqual(older.plan(0, "bf16", tables.Shape(1, 2, 3, 4, 8, True), False), (0, BF16, 1, 2, 3, 4, 8, True,
+                                                                                       False))
 
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_an_empty_kernel_needs_a_gpu(self):
@@ -417,7 +531,7 @@ class FakeBackend:
 
     calls = []
 
-    def __init__(self, torch, name, inputs, causal, direction):
+    def __init__(self, torch, name, shape, inputs, direction):
         if name == "cuDNN":
             raise ours.Refused("not today")
         self.name = name
@@ -429,7 +543,7 @@ class FakeBackend:
             raise ours.Refused("out of memory")
         self.calls.append(self.name)
 
-    def last_heads(self, count):
+    def results(self, checked):
         return {}
 
     def close(self):
@@ -461,7 +575,7 @@ class Refusals(unittest.TestCase):
     """peers.Backend over a PyTorch that has memory for a hundred sequences."""
 
     def setUp(self):
-        def attend(q, k, v, is_causal):
+        def attend(q, k, v, is_causal, **_):
             if q.batch > 100:
                 raise RuntimeError("out of memory\nat great length")
             return FakeTensor(q.batch)
@@ -472,8 +586,10 @@ class Refusals(unittest.TestCase):
             attention=attention, functional=SimpleNamespace(scaled_dot_product_attention=attend)))
         self.inputs = {name: FakeTensor(16000) for name in ours.INPUTS}
 
-    def backend(self, name, causal=False):
-        return peers.Backend(self.torch, name, self.inputs, causal, "forward")
+    SHAPE = tables.Shape(16000, 8, 64, 64, 64)
+
+    def backend(self, name, **asked):
+        return peers.Backend(self.torch, name, self.SHAPE._replace(**asked), self.inputs, "forward")
 
     def refused(self, backend):
         with self.assertRaises(ours.Refused) as raised, backend.context():
@@ -483,11 +599,11 @@ class Refusals(unittest.TestCase):
     def test_what_does_not_fit_into_memory(self):
         self.assertEqual(self.refused(self.backend("FA2")), "out of memory")
         with self.assertRaises(ours.Refused):
-            self.backend("FA2").last_heads(2)
+            self.backend("FA2").results(self.SHAPE)
 
     def test_math_has_errors_all_the_same(self):
         backend = self.backend("math")
-        self.assertEqual(bytes(backend.last_heads(2)["o"])[:12], bytes(FakeTensor(1).values))
+        self.assertEqual(bytes(backend.results(self.SHAPE)["o"])[:12], bytes(FakeTensor(1).values))
         self.assertEqual(self.refused(backend), "out of memory")
 
     def test_whole(self):
@@ -500,22 +616,24 @@ class Refusals(unittest.TestCase):
 
 
 class Measuring(unittest.TestCase):
-    SHAPES = [(2, 2, 24, 24, 16, True), (1, 2, 1, 40, 32, False)]
+    SHAPES = [tables.Shape(2, 2, 24, 24, 16, True), tables.Shape(1, 2, 1, 40, 32)]
 
     @mock.patch.multiple(measure, FLUSH_BYTES=4096, COPY_BYTES=4096, DRAWN=500)
     @mock.patch.object(peers, "load", lambda: None)
     @mock.patch.object(ours, "CUDA", 1)  # the simulated GPU
-    def measured(self, table="long"):
+    def measured(self, table="long", shapes=SHAPES):
         memory = HostMemory()
         self.rows_there = []
-        record = measure.measure(memory, ours.Library(bench.library_path()), table, "bf16", self.SHAPES, 3,
+        record = measure.measure(memory, ours.Library(bench.library_path()), table, "bf16",
+                                 [(shape, direction) for shape in shapes for direction in shape.directions()], 3,
                                  lambda shape, record: self.rows_there.append(len(record["rows"])))
-        self.assertEqual(len(memory.buffers), len(ours.TENSORS) + 1)  # nothing else stays allocated
+        names = {name for shape in shapes for name in ours.tensors_of(shape)}
+        self.assertEqual(len(memory.buffers), len(names) + 1)  # nothing else stays allocated
         return record
 
     def test_on_the_simulated_gpu(self):
         record = self.measured()
-        self.assertEqual(self.rows_there, [0, 2])  # what --json has if this is as far as it came
+        self.assertEqual(self.rows_there, [0, 1, 2, 3])  # what --json has if this is as far as it came
         self.assertEqual([(r["seqlen_k"], r["direction"]) for r in record["rows"]],
                          [(24, "forward"), (24, "backward"), (40, "forward"), (40, "backward")])
         for r in record["rows"]:
@@ -528,6 +646,39 @@ class Measuring(unittest.TestCase):
                 self.assertTrue(0 <= error < 2**-6, run["errors"])
         self.assertIn("its kernels here: one_query_backward_sm80, one_query_forward_sm80, short_backward_sm80, "
                       "short_forward_sm80", report.text(record))
+
+    @mock.patch.object(measure.Bench, "sample_ms", lambda buffers, call: 1.0)
+    def test_features_on_the_simulated_gpu(self):
+        """Errors of the last part of a problem are those of the whole: dropout, masks and heads are found there."""
+        plain = tables.Shape(2, 4, 24, 24, 16)
+        record = self.measured("features", tables.featured(plain) + [
+            tables.Shape(1, 1, 256, 256, 16, features=("block_mask",)),
+            tables.Shape(2, 4, 17, 130, 16, True, heads_kv=2, head_dim_v=24, rows_first=True,
+                         features=("mask", "bias")),
+        ])
+        for r in record["rows"]:
+            run = r["runs"]["attest"]
+            self.assertNotIn("refused", run, r)
+            self.assertEqual(sorted(run["errors"]), sorted(ours.RESULTS[r["direction"]]))
+            for error in run["errors"].values():
+                self.assertTrue(0 <= error < 2**-6, r)
+        cells = cells_of(report.text(record), "backward (ms)", {"feature": "dbias"})
+        self.assertEqual((cells["heads"], cells["which"], cells["speed"]), ("4/4 of 16", "-", "-"))
+        self.assertEqual(report.text(json.loads(json.dumps(record))), report.text(record))
+
+    def test_whatever_goes_wrong_is_the_rows_own(self):
+        """A driver that fails in the first row, as after a fault of a kernel."""
+        faults = [RuntimeError("cuStreamSynchronize: an illegal memory access")]
+
+        def fail(buffers, shape):
+            if faults:
+                raise faults.pop()
+            return None
+        with mock.patch.object(measure.Bench, "oracle", fail):
+            record = self.measured()
+        self.assertIn("illegal memory access", record["rows"][0]["runs"]["attest"]["refused"])
+        self.assertEqual([len(r["runs"]["attest"].get("samples_ms", ())) for r in record["rows"]], [0, 3, 3, 3])
+        self.assertIn("- of attest: RuntimeError: cuStreamSynchronize", report.text(record))
 
     def test_short_has_errors_of_families(self):
         with mock.patch.object(measure, "FAMILY_BATCH", 1):
@@ -553,7 +704,7 @@ class Measuring(unittest.TestCase):
     @mock.patch.object(measure, "FLUSH_BYTES", 4096)
     @mock.patch.object(ours, "CUDA", 1)
     @mock.patch.object(peers, "load", lambda: "torch")
-    @mock.patch.object(peers, "view", lambda torch, dtype, pointer, shape: shape)
+    @mock.patch.object(peers, "tensors", lambda *arguments: {})
     @mock.patch.object(peers, "Backend", FakeBackend)
     def test_implementations_alternate(self):
         shape, rounds = self.SHAPES[0], 30
@@ -576,15 +727,25 @@ class Measuring(unittest.TestCase):
     def test_the_last_heads_lie_last(self):
         shape = self.SHAPES[0]
         buffers = measure.Bench(HostMemory(), ours.Library(bench.library_path()), "bf16", [shape])
-        k = ctypes.string_at(buffers.pointers["k"], measure.tensor_bytes("k", shape))
-        self.assertEqual(bytes(buffers.last_heads("k", shape)), k[-2 * 24 * 16 * 2:])
-        self.assertEqual(len(buffers.last_heads("lse", shape)), 2 * 24 * 4)
-        self.assertEqual(measure.heads_checked((2, 32, 8192, 8192, 64, True)), 1)
+        k = ctypes.string_at(buffers.pointers["k"], ours.tensor_bytes("k", shape))
+        self.assertEqual(bytes(buffers.last("k", shape)), k[-2 * 24 * 16 * 2:])
+        self.assertEqual(len(buffers.last("lse", shape)), 2 * 24 * 4)
+        self.assertEqual(measure.checked_part(tables.Shape(2, 32, 8192, 8192, 64, heads_kv=8))[:2], (1, 4))
+
+    @mock.patch.object(measure, "FLUSH_BYTES", 4096)
+    @mock.patch.object(peers, "load", lambda: None)
+    def test_the_last_heads_lie_apart_where_rows_come_first(self):
+        shape = tables.Shape(2, 4, 129, 130, 16, heads_kv=2, rows_first=True)
+        buffers = measure.Bench(HostMemory(), ours.Library(bench.library_path()), "bf16", [shape])
+        k = ctypes.string_at(buffers.pointers["k"], ours.tensor_bytes("k", shape))
+        rows = [k[(130 + row) * 64:(131 + row) * 64] for row in range(130)]
+        self.assertEqual(bytes(buffers.last("k", shape)), b"".join(row[32:] for row in rows))
+        self.assertEqual(len(buffers.last("q", shape)), 129 * 2 * 32)
 
     def test_a_run_that_writes_nothing_is_nan(self):
         with mock.patch.object(ours.Plan, "run", lambda *arguments: None), \
              mock.patch.object(measure.Bench, "oracle", lambda buffers, shape: {
-                 name: (ctypes.c_float * (len(buffers.last_heads(name, shape)) // (4 if name == "lse" else 2)))(1)
+                 name: (ctypes.c_float * (len(buffers.last(name, shape)) // (4 if name == "lse" else 2)))(1)
                  for name in ("o", "lse", "dq", "dk", "dv")}):
             record = self.measured()
         self.assertTrue(all(map(math.isnan, record["rows"][0]["runs"]["attest"]["errors"].values())))

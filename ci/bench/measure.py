@@ -1,6 +1,9 @@
 """Times every implementation on every shape: alternating call by call, in an order drawn anew each round."""
 
 import contextlib
+import ctypes
+import functools
+import itertools
 import random
 import statistics
 import time
@@ -16,6 +19,9 @@ FLUSH_BYTES, FLUSHES = 1 << 30, 4  # many times the L2; writing it takes longer 
 DRAWN = 1 << 23  # random numbers of each input; longer inputs repeat them
 MATRIX = 8192
 CALLS = 40  # queued in a row, of small problems
+REFUSALS = (ours.Refused, RuntimeError)  # the driver's, as where there is no memory for a workspace, is the latter
+MOST_CHECKED = 8192**2  # scores of the part whose errors are taken: the oracle takes some seconds
+INPUTS = (*ours.INPUTS, "bias", "mask", "block_mask", "alibi_slopes", "sink", "seqused_k")
 FAMILY_BATCH = 4  # sequences of the inputs that errors alone are taken on
 
 
@@ -26,7 +32,10 @@ class Bench:
     def __init__(self, cuda, library, dtype, shapes, beside=()):
         self.cuda, self.library, self.dtype, self.beside = cuda, library, dtype, beside
         self.torch = peers.load() if beside else None
-        self.sizes = {name: max(tensor_bytes(name, shape) for shape in shapes) for name in ours.TENSORS}
+        self.sizes = {}
+        for shape in shapes:
+            for name in ours.tensors_of(shape):
+                self.sizes[name] = max(self.sizes.get(name, 0), ours.tensor_bytes(name, shape))
         self.pointers = {name: cuda.allocate(size) for name, size in self.sizes.items()}
         self.flush_bytes = max(FLUSH_BYTES, 2 * cuda.l2_bytes())
         self.flush = cuda.allocate(self.flush_bytes)
@@ -35,11 +44,30 @@ class Bench:
     def draw(self, family):
         """Inputs of a family."""
         for name in ours.INPUTS:
-            pointer, size = self.pointers[name], self.sizes[name]
-            drawn = min(size, DRAWN * 2)
-            self.cuda.upload(pointer, self.library.draw(self.dtype, family, name, drawn // 2), drawn)
-            for offset in range(drawn, size, drawn):
-                self.cuda.copy(pointer + offset, pointer, min(drawn, size - offset))
+            drawn = min(self.sizes[name] // 2, DRAWN)
+            self.repeat(name, self.library.draw(self.dtype, family, name, drawn), 2 * drawn)
+        if "bias" in self.sizes:
+            drawn = min(self.sizes["bias"] // 2, DRAWN)
+            self.repeat("bias", self.library.draw(self.dtype, "normal", "bias", drawn), 2 * drawn)
+        if "sink" in self.sizes:
+            self.repeat("sink", self.library.draw("fp32", "normal", "sink", self.sizes["sink"] // 4),
+                        self.sizes["sink"])
+        if "mask" in self.sizes:
+            drawn = min(self.sizes["mask"], DRAWN)
+            self.repeat("mask", random_mask(drawn), drawn)
+
+    def repeat(self, name, data, drawn):
+        """A buffer full of `drawn` bytes."""
+        pointer, size = self.pointers[name], self.sizes[name]
+        self.cuda.upload(pointer, data, drawn)
+        for offset in range(drawn, size, drawn):
+            self.cuda.copy(pointer + offset, pointer, min(drawn, size - offset))
+
+    def prepared(self, shape):
+        """What of the inputs depends on the shape goes into its buffers; what the oracle makes of them."""
+        for name, values in small_inputs(shape).items():
+            self.cuda.upload(self.pointers[name], values, ctypes.sizeof(values))
+        return self.oracle(shape)
 
     def sample_ms(self, call):
         """One timed call behind another of the same: the L2 is as that left it."""
@@ -59,16 +87,29 @@ class Bench:
         returned = []
         return self.cuda.time_ms(lambda: returned.append(queue())), returned[0]
 
-    def last_heads(self, name, shape):
-        """Bytes of a tensor's last heads of the last sequence, as many as are checked."""
-        size = tensor_bytes(name, shape)
-        heads = size // (shape[0] * shape[1]) * heads_checked(shape)
-        return self.cuda.download(self.pointers[name] + size - heads, heads)
+    def last(self, name, shape):
+        """Bytes of a tensor that belong to what is checked."""
+        checked = checked_part(shape)
+        count, size = (ours.tensor_bytes(name, x) for x in (checked, shape))
+        if not shape.rows_first or name not in ours.ROWS:
+            return self.cuda.download(self.pointers[name] + size - count, count)
+        sequence = size // shape.batch
+        data = bytes(self.cuda.download(self.pointers[name] + size - sequence, sequence))
+        rows = ours.axes_of(name, shape)[2]
+        row, part = sequence // rows, count // rows
+        found = b"".join(data[end - part:end] for end in range(row, sequence + 1, row))
+        return ctypes.create_string_buffer(found, count)
 
     def oracle(self, shape):
-        """What is right in the heads that are checked."""
-        inputs = {name: self.last_heads(name, shape) for name in ours.INPUTS}
-        return ours.oracle(self.library, self.dtype, heads_checked(shape), *shape[2:], inputs)
+        """What is right in the part that is checked, or None where that would take long."""
+        checked = checked_part(shape)
+        if checked.heads * checked.seqlen_q * checked.seqlen_k > MOST_CHECKED:
+            return None
+        names = [name for name in ours.tensors_of(shape) if name in INPUTS]
+        inputs = {name: self.last(name, shape) for name in names}
+        first = shape.batch * shape.heads - checked.heads
+        inputs["dropout_stream"] = (ctypes.c_int64 * checked.heads)(*range(first, first + checked.heads))
+        return ours.oracle(self.library, self.dtype, checked, inputs)
 
     def error(self, tensor, got, want):
         return self.library.relative_error("fp32" if tensor == "lse" else self.dtype, got, want[tensor])
@@ -91,20 +132,45 @@ class Bench:
         return 2 * MATRIX**3 / (median * 1e-3)
 
 
-def tensor_bytes(name, shape):
-    batch, heads, seqlen_q, seqlen_k, head_dim, _ = shape
-    rows = batch * heads * (seqlen_k if name in ("k", "v", "dk", "dv") else seqlen_q)
-    return rows * 4 if name == "lse" else rows * head_dim * 2
+def random_mask(count):
+    """Bytes of which a fifth, drawn at random, are zero, the others one."""
+    return random.Random(1).randbytes(count).translate(bytes(byte >= 256 * (1 - tables.VISIBLE) for byte in range(256)))
 
 
-def heads_checked(shape):
-    """All heads of a sequence where it is short; the oracle takes long over long ones."""
-    return shape[1] if shape[3] <= 128 else 1
+def small_inputs(shape):
+    """Slopes, lengths and block masks of a shape, as ctypes arrays by name."""
+    rng, found = random.Random(2), {}
+    if shape.has("alibi"):
+        found["alibi_slopes"] = (ctypes.c_float * shape.heads)(*[2 ** (-8 * (head + 1) / shape.heads)
+                                                                 for head in range(shape.heads)])
+    if shape.has("seqused"):
+        found["seqused_k"] = (ctypes.c_int32 * shape.batch)(*[rng.randint(shape.seqlen_k // 2, shape.seqlen_k)
+                                                              for _ in range(shape.batch)])
+    if shape.has("block_mask"):
+        found["block_mask"] = random_blocks(rng, -(-shape.seqlen_k // tables.BLOCK))
+    return found
+
+
+def random_blocks(rng, blocks):
+    """Of each row of blocks that on the diagonal and others are visible."""
+    mask = (ctypes.c_uint8 * (blocks * blocks))()
+    for row in range(blocks):
+        others = [column for column in range(blocks) if column != row]
+        for column in [row, *rng.sample(others, max(1, round(blocks * tables.VISIBLE_BLOCKS)) - 1)]:
+            mask[row * blocks + column] = 1
+    return mask
+
+
+def checked_part(shape):
+    """The last sequence, and of it all heads where it is short, else those that share the last head of k: the oracle
+    takes long over long ones."""
+    heads_kv = shape.kv if shape.seqlen_k <= 128 else 1
+    return shape._replace(batch=1, heads=heads_kv * shape.heads // shape.kv, heads_kv=heads_kv)
 
 
 class Ours:
     """attest on one shape, in one direction; the same methods as peers.Backend. Results are poisoned first. Backward
-    reads the o and lse that the forward row before it has left."""
+    reads the o and lse of a forward run before it."""
 
     def __init__(self, bench, shape, direction):
         self.bench, self.shape, self.direction = bench, shape, direction
@@ -112,8 +178,10 @@ class Ours:
         self.workspace_bytes = self.plan.workspace_bytes()
         self.workspace = bench.cuda.allocate(self.workspace_bytes)
         bench.cuda.fill(self.workspace, 0xFF, self.workspace_bytes)
-        for name in ours.RESULTS[direction]:
-            bench.cuda.fill(bench.pointers[name], 0xFF, tensor_bytes(name, shape))
+        for name in ours.RESULTS["forward"] + ours.RESULTS[direction]:
+            bench.cuda.fill(bench.pointers[name], 0xFF, ours.tensor_bytes(name, shape))
+        if direction == "backward":
+            self.plan.run_forward(bench.pointers, self.workspace, self.workspace_bytes)
         self.call()
 
     def context(self):
@@ -125,8 +193,8 @@ class Ours:
     def queue(self):
         return self.plan.queue(self.bench.pointers, self.workspace, self.workspace_bytes, CALLS)
 
-    def last_heads(self, _):
-        return {name: self.bench.last_heads(name, self.shape) for name in ours.RESULTS[self.direction]}
+    def results(self, _):
+        return {name: self.bench.last(name, self.shape) for name in ours.RESULTS[self.direction]}
 
     def close(self):
         self.bench.cuda.synchronize()
@@ -143,7 +211,7 @@ class Empty:
     def queue(self):
         return self.library.queue_empty(CALLS)
 
-    def last_heads(self, _):
+    def results(self, _):
         return {}
 
     def close(self):
@@ -152,31 +220,28 @@ class Empty:
 
 def makers(bench, shape, direction):
     """By name, a function that makes what is to be timed, or refuses."""
-    batch, heads, seqlen_q, seqlen_k, head_dim, causal = shape
     found = {"attest": lambda: Ours(bench, shape, direction)}
     if "empty" in bench.beside:
         found["empty"] = lambda: Empty(bench.library)
     elif bench.torch is not None:
-        inputs = {name: peers.view(bench.torch, bench.dtype, bench.pointers[name],
-                                   (batch, heads, seqlen_k if name in "kv" else seqlen_q, head_dim))
-                  for name in ours.INPUTS}
+        inputs = peers.tensors(bench.torch, bench.dtype, shape, bench.pointers)
         for name in bench.beside:
-            found[name] = lambda name=name: peers.Backend(bench.torch, name, inputs, causal, direction)
+            found[name] = lambda name=name: peers.Backend(bench.torch, name, shape, inputs, direction)
     return found
 
 
 def contestants(bench, shape, direction, want):
     """(runs, running), by name: what a record says, errors or a refusal so far, and what is to be timed. `want`: the
-    oracle's last heads."""
+    oracle's part; None: nothing is checked."""
     runs, running = {}, {}
     for name, make in makers(bench, shape, direction).items():
         try:
             contestant = make()
-            errors = {tensor: bench.error(tensor, got, want)
-                      for tensor, got in contestant.last_heads(heads_checked(shape)).items()}
-        except ours.Refused as sentence:
+            results = contestant.results(checked_part(shape)) if want else {}
+        except REFUSALS as sentence:
             runs[name] = {"refused": str(sentence)}
             continue
+        errors = {tensor: bench.error(tensor, got, want) for tensor, got in results.items()}
         runs[name], running[name] = {"errors": errors}, contestant
     if "attest" in running:
         runs["attest"]["kernel"] = running["attest"].plan.kernel()
@@ -184,9 +249,7 @@ def contestants(bench, shape, direction, want):
 
 
 def row(shape, direction, runs):
-    batch, heads, seqlen_q, seqlen_k, head_dim, causal = shape
-    return {"batch": batch, "heads": heads, "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "head_dim": head_dim,
-            "causal": causal, "direction": direction, "runs": runs}
+    return {**shape._asdict(), "direction": direction, "runs": runs}
 
 
 def sample_call(bench, contestant):
@@ -203,7 +266,7 @@ def sample_or_refusal(bench, contestant, sample):
     """Memory may run out only now, on all sequences."""
     try:
         return sample(bench, contestant)
-    except ours.Refused as sentence:
+    except REFUSALS as sentence:
         return str(sentence)
 
 
@@ -231,14 +294,22 @@ def time_row(bench, shape, direction, want, rounds, sample=sample_call):
     return row(shape, direction, runs)
 
 
+def row_or_refusal(shape, direction, timed):
+    """Whatever goes wrong, as where a kernel ends in a fault, is the row's own, and the others go on."""
+    try:
+        return timed()
+    except Exception as error:  # pylint: disable=broad-except
+        return row(shape, direction, {"attest": {"refused": f"{type(error).__name__}: {error}"}})
+
+
 def add_error_rows(rows, bench, shapes, progress):
     """Errors alone, on the other input families, of a few sequences of each shape."""
     for family in list(ours.FAMILIES)[1:]:
         bench.draw(family)
         for shape in shapes:
-            few = (min(FAMILY_BATCH, shape[0]), *shape[1:])
+            few = shape._replace(batch=min(FAMILY_BATCH, shape.batch))
             progress(few)
-            want = bench.oracle(few)
+            want = bench.prepared(few)
             for direction in ours.RESULTS:
                 runs, running = contestants(bench, few, direction, want)
                 for contestant in running.values():
@@ -246,10 +317,12 @@ def add_error_rows(rows, bench, shapes, progress):
                 rows.append({"family": family, **row(few, direction, runs)})
 
 
-def measure(cuda, library, table, dtype, shapes, rounds, progress):
-    """Everything that report.py prints. `progress` is told of each row as it begins, and of what there is by then."""
+def measure(cuda, library, table, dtype, chosen, rounds, progress, beside=None):
+    """Everything that report.py prints. `chosen`: pairs of a shape and a direction, those of a shape together.
+    `progress` is told of each row as it begins, and of what there is by then. `beside`: less than the table has."""
     random.seed(1)
-    bench = Bench(cuda, library, dtype, shapes, tables.BESIDE[table])
+    shapes = list(dict.fromkeys(shape for shape, _ in chosen))
+    bench = Bench(cuda, library, dtype, shapes, tables.BESIDE[table] if beside is None else beside)
     torch = bench.torch
     record = {"table": table, "dtype": dtype, "gpu": cuda.name(), "driver": cuda.driver_version(),
               "torch": torch.__version__ if torch else None,
@@ -261,11 +334,12 @@ def measure(cuda, library, table, dtype, shapes, rounds, progress):
     def begins(shape):
         progress(shape, record)
 
-    for shape in shapes:
-        begins(shape)
-        want = bench.oracle(shape)
-        for direction in ours.RESULTS:
-            record["rows"].append(time_row(bench, shape, direction, want, rounds, sample))
+    for shape, pairs in itertools.groupby(chosen, key=lambda pair: pair[0]):
+        expected = functools.lru_cache(lambda shape=shape: bench.prepared(shape))  # of the shape's last direction, too
+        for _, direction in pairs:
+            begins(shape)
+            record["rows"].append(row_or_refusal(shape, direction, lambda shape=shape, direction=direction: time_row(
+                bench, shape, direction, expected(), rounds, sample)))
     if table == "short":
         record["error_rows"] = []
         add_error_rows(record["error_rows"], bench, shapes, begins)

@@ -7,7 +7,7 @@ import subprocess
 import report
 
 COLOURS = {"attest": "#c0392b", "FA2": "#2c6fbb", "memeff": "#8fa9bf", "cuDNN": "#5b9a4b", "math": "#b8a04a",
-           "whole": "#7d5ba6"}
+           "whole": "#7d5ba6", "flex": "#d98c3f", "FA3": "#3f8f8f", "FA4": "#8f3f6b"}
 
 # Functions of a row: how high a bar is (of record and name, too), the words over its panel beside the direction, and
 # those under it; then the axes, and a panel's width.
@@ -27,6 +27,12 @@ SMALL = Kind(lambda record, row, name: 1e3 * report.beyond_empty(row, "samples_m
              ["set ylabel 'us beyond an empty kernel'", "set xlabel 'batch, seqlen'", "set yrange [0:*]"], 400)
 
 
+FEATURES = Kind(lambda record, row, name: report.median_ms(row["runs"][name]),
+                lambda row: "{2}, head_dim {3}".format(*report.shape_cells(row)),
+                lambda row: ", ".join(report.of_row(row).named()),
+                ["set ylabel 'ms'", "set logscale y", "set xtics rotate", "set bmargin 7"], 500)
+
+
 def has_gnuplot():
     return shutil.which("gnuplot") is not None
 
@@ -36,7 +42,7 @@ def quoted(text):
 
 
 def script(record, path):
-    kind = {"short": SHORT, "small": SMALL}.get(record["table"], LONG)
+    kind = {"short": SHORT, "small": SMALL, "features": FEATURES}.get(record["table"], LONG)
     rows = [row for row in record["rows"] if any(report.has_time(row, name) for name in report.NAMES)]
     panels = {}
     for row in sorted(rows, key=lambda row: report.DIRECTIONS.index(row["direction"])):

@@ -3,22 +3,32 @@
 import math
 import statistics
 
-from ours import RESULTS
+from ours import RESULTS, tensor_bytes, tensors_of
+from tables import USED, of_row
 
-NAMES = ("attest", "FA2", "memeff", "cuDNN", "math", "whole")
+NAMES = ("attest", "FA2", "FA3", "FA4", "memeff", "cuDNN", "math", "whole", "flex")
 DIRECTIONS = ("forward", "backward")
 
 
 def flops(row):
-    """Of the two products forward, halved by a causal mask; backward has five, and none is counted twice."""
-    forward = 4 * row["batch"] * row["heads"] * row["seqlen_q"] * row["seqlen_k"] * row["head_dim"]
-    return forward * (0.5 if row["causal"] else 1) * (1 if row["direction"] == "forward" else 2.5)
+    """Of the two products forward, where a mask does not hide whole rows, columns or blocks; backward has five, and
+    none is counted twice."""
+    shape = of_row(row)
+    forward = 2 * shape.batch * shape.heads * shape.seqlen_q * shape.seqlen_k * (shape.head_dim + shape.dim_v)
+    return forward * shape.visible() * (1 if row["direction"] == "forward" else 2.5)
 
 
 def compulsory_bytes(row):
-    """q, k, v, o once; backward also dout, dq, dk, dv. 16 bits each."""
-    elements = row["batch"] * row["heads"] * row["head_dim"] * (2 * row["seqlen_q"] + 2 * row["seqlen_k"])
-    return 2 * elements * (1 if row["direction"] == "forward" else 2)
+    """Each tensor once: q, k, v, o, bias, mask; backward also dout, dq, dk, dv, dbias. Of k, v and their gradients what
+    is used. lse is not counted, nor are vectors."""
+    shape, total = of_row(row), 0
+    names = ("q", "k", "v", "o", "bias", "mask")
+    if row["direction"] == "backward":
+        names += ("dout", "dq", "dk", "dv", "dbias")
+    for name in set(names).intersection(tensors_of(shape)):
+        used = USED if name in ("k", "v", "dk", "dv") and shape.has("seqused") else 1
+        total += used * tensor_bytes(name, shape)
+    return total
 
 
 def floor_ms(record, row):
@@ -70,10 +80,15 @@ def beyond_empty(row, key):
     return statistics.median(runs[0]) - statistics.median(runs[1]) if all(runs) else None
 
 
+def seqlen_cell(shape):
+    same = shape.seqlen_q == shape.seqlen_k
+    return str(shape.seqlen_k) if same else f"{shape.seqlen_q} x {shape.seqlen_k}"
+
+
 def shape_cells(row):
-    same = row["seqlen_q"] == row["seqlen_k"]
-    seqlen = str(row["seqlen_k"]) if same else f"{row['seqlen_q']} x {row['seqlen_k']}"
-    return [str(row["batch"]), str(row["heads"]), seqlen, str(row["head_dim"]), "causal" if row["causal"] else "full"]
+    shape = of_row(row)
+    return [str(shape.batch), str(shape.heads), seqlen_cell(shape), str(shape.head_dim),
+            "causal" if shape.causal else "full"]
 
 
 def time_cell(row, name):
@@ -157,7 +172,7 @@ def machine(record):
 
 
 def samples(record):
-    return max(len(run.get("samples_ms", ())) for row in record["rows"] for run in row["runs"].values())
+    return max((len(run.get("samples_ms", ())) for row in record["rows"] for run in row["runs"].values()), default=0)
 
 
 def kernels(record):
@@ -265,7 +280,49 @@ def small_text(record, names):
                                 (*names, "empty"))
 
 
+def same_but_plain(record, row):
+    """The row of the same shape and direction without features, or None."""
+    plain = of_row(row).plain()
+    return next((other for other in record["rows"] if of_row(other) == plain
+                 and other["direction"] == row["direction"]), None)
+
+
+def over_plain(record, row):
+    """attest's time over that without features, or None."""
+    plain = same_but_plain(record, row)
+    if plain is None or not (has_time(row, "attest") and has_time(plain, "attest")):
+        return None
+    return median_ms(row["runs"]["attest"]) / median_ms(plain["runs"]["attest"])
+
+
+def feature_cells(record, row):
+    shape, best, own = of_row(row), best_peer(row), has_time(row, "attest")
+    errors = row["runs"].get("attest", {}).get("errors", {})
+    worst = max(errors.values(), key=lambda x: (math.isnan(x), x), default=None)
+    return [f"{shape.batch} x {seqlen_cell(shape)}", f"{shape.heads}/{shape.kv} of {shape.head_dim}",
+            ", ".join(shape.named()), f"{floor_ms(record, row):.3f}", time_cell(row, "attest"),
+            cell(over_plain(record, row), ".2f"),
+            cell(over_floor(record, row, "attest") if own else None, ".2f"),
+            cell(best and median_ms(row["runs"][best]), ".3f"), best or "-",
+            cell(best and ratio(row, best, "attest"), ".2f"), cell(worst, ".1e"),
+            row["runs"].get("attest", {}).get("kernel", "-")]
+
+
+def features_text(record, names):
+    lines = [f"{machine(record)}, random normal inputs, each timed call behind one like it.",
+             medians_sentence(record), floor_sentence(record),
+             "Bytes and flops of the floor are those of the row: of a bias, a mask and groups, too; causal, lengths "
+             "and blocks take their share off.",
+             "/ plain: over the same shape and direction without features; of causal a reader wants twice that, of gqa "
+             "/ floor. speed: best peer's time / attest's.",
+             "error: the largest of attest's results', |result - oracle| / |oracle|, where the oracle is not too slow; "
+             "dbias and dsink, sums over all sequences, are not among them."]
+    columns = ["shape", "heads", "feature", "floor", "attest", "/ plain", "/ floor", "best peer", "which", "speed",
+               "error", "kernel"]
+    return lines + by_direction(record, "ms", lambda _: columns, lambda row: feature_cells(record, row), names)
+
+
 def text(record):
     names = [name for name in NAMES if any(name in row["runs"] for row in record["rows"])]
-    show = {"short": short_text, "small": small_text}.get(record["table"], long_text)
+    show = {"short": short_text, "small": small_text, "features": features_text}.get(record["table"], long_text)
     return "\n".join(show(record, names)) + "\n"

@@ -27,9 +27,10 @@ import cuda
 import measure
 import nvml
 import ours
+import tables
 import verdict
 
-SHAPES = [(16384 // seqlen, 2048 // head_dim, seqlen, seqlen, head_dim, causal)
+SHAPES = [tables.Shape(16384 // seqlen, 2048 // head_dim, seqlen, seqlen, head_dim, causal)
           for head_dim in (64, 128) for causal in (False, True) for seqlen in (512, 2048, 8192)]
 
 
@@ -38,7 +39,7 @@ class NoBundle(Exception):
 
 
 def name_of(shape, direction):
-    return f"{direction} head_dim {shape[4]} seqlen {shape[3]} {'causal' if shape[5] else 'full'}"
+    return f"{direction} head_dim {shape.head_dim} seqlen {shape.seqlen_k} {'causal' if shape.causal else 'full'}"
 
 
 def extract(tar, folder):
