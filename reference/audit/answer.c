@@ -53,76 +53,162 @@ void answer_open(const struct options *options, int first, struct answer *a)
     a->name = name_of(&options->results[first], &a->set);
 }
 
+struct answer answer_copy(const struct answer *a)
+{
+    struct answer copy = {.name = a->name, .set = a->set, .borrowed = true};
+    if (a->error != NULL) copy.error = sentence("%s", a->error);
+    return copy;
+}
+
 static struct attest_tensor *output_of(struct attest_problem *p, enum ref_tensor which)
 {
-    struct attest_tensor *const outputs[CASE_NUM_TENSORS] = {&p->o, &p->lse, &p->dq, &p->dk, &p->dv};
+    struct attest_tensor *const outputs[] = {&p->o, &p->lse, &p->dq, &p->dk, &p->dv};
     return outputs[which];
 }
 
-/* What the inputs ask of an output: the packed shape of the case. */
+/* What the inputs ask of a tensor of rows; all rows of a ragged batch are one. */
 static struct extent expected_extent(const struct attest_problem *p, enum ref_tensor which)
 {
     const bool of_keys = which == REF_DK || which == REF_DV;
-    return (struct extent){p->batch, of_keys ? p->seqlen_k : p->seqlen_q, of_keys ? p->num_heads_kv : p->num_heads_q,
+    const int64_t total = of_keys ? p->total_k : p->total_q, seqlen = of_keys ? p->seqlen_k : p->seqlen_q;
+    return (struct extent){p->ragged ? 1 : p->batch, p->ragged ? total : seqlen,
+                           of_keys ? p->num_heads_kv : p->num_heads_q,
                            which == REF_O || which == REF_DV ? p->head_dim_v : p->head_dim};
 }
 
-static char *shape_error(const struct answer *a, const struct tensor *t, const struct audit_case *c, struct extent e)
+static char *shape_error(const struct answer *a, const struct view *v, const struct audit_case *c, struct extent e)
 {
-    char *shape = case_shape_text(t);
+    char *shape = view_shape_text(v);
     char *wrong = sentence("%s of '%s' has shape %s; the inputs ask for batch %lld, seqlen %lld, heads %lld, head_dim "
-                           "%lld in layout %s", t->name, a->name, shape, (long long)e.batch, (long long)e.seqlen,
-                           (long long)e.heads, (long long)e.dim, case_layout_names[c->layout]);
+                           "%lld in layout %s", v->name, a->name, shape, (long long)e.batch, (long long)e.seqlen,
+                           (long long)e.heads, (long long)e.dim, layout_names[c->layout]);
     free(shape);
     return wrong;
 }
 
-static char *lse_shape_error(const struct answer *a, const struct tensor *t, struct extent e)
+static char *lse_shape_error(const struct answer *a, const struct view *v, struct extent e)
 {
-    char *shape = case_shape_text(t);
-    char *wrong = sentence("lse of '%s' has shape %s; the inputs ask for [batch, heads, seqlen_q] = [%lld, %lld, %lld]",
-                           a->name, shape, (long long)e.batch, (long long)e.heads, (long long)e.seqlen);
+    char *shape = view_shape_text(v);
+    char *wrong = sentence("%s of '%s' has shape %s; the inputs ask for [batch, heads, seqlen_q] = [%lld, %lld, %lld]",
+                           v->name, a->name, shape, (long long)e.batch, (long long)e.heads, (long long)e.seqlen);
     free(shape);
     return wrong;
 }
 
-static char *place_tensor(const struct audit_case *c, enum ref_tensor which, const struct tensor *t, struct answer *a)
+/* Why a tensor of this dtype cannot be judged, or NULL. */
+static char *unsupported(const struct audit_case *c, enum ref_tensor which, const struct view *v)
+{
+    if (which >= REF_DQ && c->problem.dout.dtype == ATTEST_ABSENT)
+        return sentence("%s needs dout, which the inputs do not hold", v->name);
+    if (which >= REF_DQ && c->has_scales)
+        return sentence("%s is a gradient beside scales of fp8: whether it is of the scaled tensors is not known",
+                        v->name);
+    if ((which == REF_LSE || which == REF_DSINK) && v->dtype != ATTEST_FP32)
+        return sentence("%s is %s; only fp32 can be judged", v->name, tensor_dtype_name(v->dtype));
+    if (ref_format(v->dtype) == NULL || ref_dtype_bytes(v->dtype) == 1)
+        return sentence("%s is %s; only fp32, fp16 and bf16 can be judged", v->name, tensor_dtype_name(v->dtype));
+    if (which == REF_DBIAS && c->problem.bias.dtype == ATTEST_ABSENT)
+        return sentence("%s needs a bias, which the inputs do not hold", v->name);
+    if (which == REF_DSINK && !c->problem.has_sink)
+        return sentence("%s needs a sink, which the inputs do not hold", v->name);
+    return NULL;
+}
+
+static char *place_rows(const struct audit_case *c, enum ref_tensor which, struct view v, struct answer *a)
 {
     const struct extent want = expected_extent(&c->problem, which);
-    struct attest_tensor placed;
-    struct extent e;
-    if (which == REF_LSE) {
-        if (!case_lse_strides(t, want.batch, want.heads, want.seqlen, &placed))
-            return lse_shape_error(a, t, want);
-    } else {
-        if (!case_extent(t, c->layout, &e) || memcmp(&e, &want, sizeof e) != 0) return shape_error(a, t, c, want);
-        placed = case_packed(t->dtype, e, c->layout);
+    struct view rows;
+    char *wrong = case_read_rows(c, v, (enum part)(PART_O + which), want, &a->notes, &rows);
+    if (wrong != NULL && strstr(wrong, "in any layout") != NULL) {
+        free(wrong);
+        return shape_error(a, &v, c, want);
     }
-    if (which == REF_LSE && t->dtype != ATTEST_FP32) {
-        a->unsupported[which] = sentence("lse is %s; only fp32 can be judged", tensor_dtype_name(t->dtype));
-    } else if (ref_format(t->dtype) == NULL || ref_dtype_bytes(t->dtype) == 1) {
-        a->unsupported[which] = sentence("%s is %s; only fp32, fp16 and bf16 can be judged", t->name,
-                                         tensor_dtype_name(t->dtype));
-    } else if (which >= REF_DQ && c->problem.dout.dtype == ATTEST_ABSENT) {
-        a->unsupported[which] = sentence("%s needs dout, which the inputs do not hold", t->name);
-    } else {
-        *output_of(&a->problem, which) = placed;
-        a->got[which] = t->data;
-    }
+    if (wrong != NULL) return wrong;
+    a->unsupported[which] = unsupported(c, which, &v);
+    if (a->unsupported[which] != NULL) return NULL;
+    *output_of(&a->problem, which) = view_strides(&rows);
+    a->got[which] = rows.data;
     return NULL;
+}
+
+/* An lse is copied into the order of the problem. */
+static char *place_lse(const struct audit_case *c, const struct tensor *t, struct answer *a)
+{
+    const struct view v = view_of(t);
+    const struct extent want = expected_extent(&c->problem, REF_O);
+    struct tensor shape_only = *t;
+    static const float none[1];
+    struct view lse;
+    if (t->dtype != ATTEST_FP32) { /* the shape is looked at all the same */
+        shape_only.data = none;
+        if (!lse_read(view_of(&shape_only), want.batch, want.heads, want.seqlen, &lse))
+            return lse_shape_error(a, &v, want);
+        a->unsupported[REF_LSE] = unsupported(c, REF_LSE, &v);
+        return NULL;
+    }
+    a->lse = case_read_lse(c, t);
+    if (a->lse == NULL) return lse_shape_error(a, &v, want);
+    a->got[REF_LSE] = a->lse;
+    return NULL;
+}
+
+static char *place_dbias(const struct audit_case *c, const struct tensor *t, struct answer *a)
+{
+    const struct view v = view_of(t);
+    a->unsupported[REF_DBIAS] = unsupported(c, REF_DBIAS, &v);
+    if (a->unsupported[REF_DBIAS] != NULL) return NULL;
+    if (!case_score_strides(&c->problem, &v, false, &a->problem.dbias))
+        return case_wrong_shape(&v, "[batch, heads, seqlen_q, seqlen_k] with 1 for axes that are summed");
+    a->got[REF_DBIAS] = t->data;
+    return NULL;
+}
+
+static char *place_dsink(const struct audit_case *c, const struct tensor *t, struct answer *a)
+{
+    const struct view v = view_of(t);
+    a->unsupported[REF_DSINK] = unsupported(c, REF_DSINK, &v);
+    if (a->unsupported[REF_DSINK] != NULL) return NULL;
+    if (t->elements != c->problem.num_heads_q) return case_wrong_shape(&v, "one number for each head of q");
+    a->got[REF_DSINK] = t->data;
+    return NULL;
+}
+
+/* dqkv and dkv. */
+static char *place_packed(const struct audit_case *c, struct answer *a, bool *any)
+{
+    char *wrong = NULL;
+    for (int packed = PART_DQKV; packed <= PART_DKV && wrong == NULL; ++packed) {
+        const struct tensor *t = tensor_set_find(&a->set, (enum part)packed);
+        struct view parts[3] = {{.name = NULL}};
+        if (t == NULL) continue;
+        *any = true;
+        wrong = case_unpack(c, t, packed == PART_DQKV ? 3 : 2, &a->notes, parts);
+        for (int i = 0; i < 3 && wrong == NULL; ++i) {
+            if (parts[i].name == NULL) continue;
+            parts[i].name = ref_tensor_names[REF_DQ + i];
+            if (a->got[REF_DQ + i] != NULL)
+                wrong = sentence("'%s' holds both %s and %s", a->name, t->name, parts[i].name);
+            else wrong = place_rows(c, (enum ref_tensor)(REF_DQ + i), parts[i], a);
+        }
+    }
+    return wrong;
 }
 
 void answer_place(const struct audit_case *c, struct answer *a)
 {
     bool any = false;
     a->problem = c->problem;
+    if (a->error == NULL) a->error = tensor_set_twice(&a->set);
     for (int which = 0; which < CASE_NUM_TENSORS && a->error == NULL; ++which) {
-        const struct tensor *t = tensor_set_find(&a->set, ref_tensor_names[which]);
+        const struct tensor *t = tensor_set_find(&a->set, (enum part)(PART_O + which));
         if (t == NULL) continue;
         any = true;
-        a->error = tensor_set_twice(&a->set, t->name);
-        if (a->error == NULL) a->error = place_tensor(c, (enum ref_tensor)which, t, a);
+        if (which == REF_LSE) a->error = place_lse(c, t, a);
+        else if (which == REF_DBIAS) a->error = place_dbias(c, t, a);
+        else if (which == REF_DSINK) a->error = place_dsink(c, t, a);
+        else a->error = place_rows(c, (enum ref_tensor)which, view_of(t), a);
     }
+    if (a->error == NULL) a->error = place_packed(c, a, &any);
     if (a->error != NULL) return;
     if (!any) {
         a->error = sentence("'%s' holds none of o, lse, dq, dk, dv", a->name);
@@ -135,19 +221,22 @@ void answer_place(const struct audit_case *c, struct answer *a)
 
 void answer_note(const struct answer *a, struct notes *notes)
 {
-    char *unread = tensor_set_unread(&a->set);
+    char *unread = tensor_set_unread(&a->set, false, NULL);
     if (unread != NULL) note(notes, "'%s' also holds %s: not judged", a->name, unread);
     free(unread);
+    for (int i = 0; i < a->notes.count; ++i) note(notes, "'%s': %s", a->name, a->notes.text[i]);
     for (int which = 0; which < CASE_NUM_TENSORS; ++which)
-        if (which != REF_LSE) case_note_widened(&a->set, ref_tensor_names[which], notes);
+        if (which != REF_LSE) case_note_widened(&a->set, (enum part)(PART_O + which), notes);
 }
 
 void answer_close(struct answer *a)
 {
-    for (int i = 0; i < a->set.count; ++i) tensor_file_close(a->set.files[i]);
     for (int t = 0; t < CASE_NUM_TENSORS; ++t) free(a->unsupported[t]);
-    free(a->set.files);
+    notes_free(&a->notes);
+    free(a->lse);
+    free(a->error);
+    if (a->borrowed) return;
+    tensor_set_close(&a->set);
     free((void *)a->set.paths);
     free((char *)a->name);
-    free(a->error);
 }

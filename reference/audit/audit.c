@@ -27,7 +27,6 @@ static void judge_all(const struct options *options, struct audit *audit)
         judge_answer(all, audit, &audit->answers[i], &audit->judgements[i]);
         progress_end(all);
         answer_note(&audit->answers[i], &audit->judgements[i].notes);
-        if (audit->answers[i].error != NULL) fprintf(stderr, "audit: %s\n", audit->answers[i].error);
     }
 }
 
@@ -63,18 +62,68 @@ static void free_audit(struct audit *audit)
     free(audit->answers);
 }
 
-int audit_files(const struct options *options)
+/* Judges the answers, the inputs being read in one of the layouts that fit. NULL, or one sentence. */
+static char *judge_in_layout(const struct options *options, int layout, struct audit *audit)
 {
-    struct audit_case problem;
-    struct audit audit = {.options = options, .problem = &problem, .recipe = (int)(options->recipe - ref_recipes)};
-    open_answers(options, &audit);
+    char *wrong = case_place(audit->problem, layout);
+    if (wrong == NULL) judge_all(options, audit);
+    return wrong;
+}
+
+/* The files stay with the audit that is kept. */
+static void exchange(struct audit *a, struct audit *b)
+{
+    const struct audit kept = *a;
+    for (int i = 0; i < a->num_answers; ++i) {
+        a->answers[i].borrowed = true;
+        b->answers[i].borrowed = false;
+    }
+    *a = *b;
+    *b = kept;
+}
+
+/* Where several layouts fit and results do not pass in the likeliest, the one in which most pass is the one that was
+ * meant. A problem that is tried has files of its own: the first keeps what was judged in it. */
+static char *judge_in_best_layout(const struct options *options, struct audit *audit, struct audit_case *others)
+{
+    char *wrong = judge_in_layout(options, 0, audit);
+    for (int layout = 1; layout < audit->problem->layouts.count && wrong == NULL; ++layout) {
+        struct audit tried = {.options = options, .problem = &others[layout], .recipe = audit->recipe,
+                              .num_answers = audit->num_answers};
+        if (audit_not_passing(audit) == 0) return NULL;
+        tried.answers = allocate((size_t)audit->num_answers, sizeof *tried.answers);
+        for (int i = 0; i < audit->num_answers; ++i) tried.answers[i] = answer_copy(&audit->answers[i]);
+        char *unfit = case_open(options, audit->answers, audit->num_answers, &others[layout]);
+        if (unfit == NULL) unfit = judge_in_layout(options, layout, &tried);
+        if (unfit == NULL && audit_not_passing(&tried) < audit_not_passing(audit)) exchange(audit, &tried);
+        free(unfit);
+        free_audit(&tried);
+    }
+    return wrong;
+}
+
+static void print_errors(const struct audit *audit)
+{
+    for (int i = 0; i < audit->num_answers; ++i)
+        if (audit->answers[i].error != NULL) fprintf(stderr, "audit: %s\n", audit->answers[i].error);
+}
+
+int audit_files(struct options *options)
+{
+    struct audit_case cases[LAYOUTS_TRIED] = {{.set = {.count = 0}}};
+    struct audit audit = {.options = options, .problem = cases, .recipe = (int)(options->recipe - ref_recipes)};
     int status = AUDIT_EXIT_UNUSABLE;
-    char *wrong = case_open(options, audit.answers, audit.num_answers, &problem);
+    char *wrong = case_sort_paths(options);
+    if (wrong == NULL) {
+        open_answers(options, &audit);
+        wrong = case_open(options, audit.answers, audit.num_answers, cases);
+    }
+    if (wrong == NULL) wrong = judge_in_best_layout(options, &audit, cases);
     if (wrong != NULL) {
         fprintf(stderr, "audit: %s\n", wrong);
         free(wrong);
     } else {
-        judge_all(options, &audit);
+        print_errors(&audit);
         report_table(&audit, stdout);
         status = write_reports(options, &audit);
         if (status == AUDIT_EXIT_PASS) status = audit_exit_status(&audit);

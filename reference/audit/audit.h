@@ -4,7 +4,7 @@
 
 #include "reference/audit/options.h"
 
-/* Judges options->results and writes the reports. Exit status. */
-int audit_files(const struct options *options);
+/* Judges options->results and writes the reports; sorts the paths of the options first. Exit status. */
+int audit_files(struct options *options);
 
 #endif

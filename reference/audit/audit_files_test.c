@@ -40,7 +40,7 @@ Test(malformed, inputs_are_refused_in_one_sentence)
         int32_t dtype;
         const char *sentence;
     } cases[] = {
-        {{8, 2}, {8, 2}, {8, 2}, 2, ATTEST_BF16, "q has shape [8, 2]"},
+        {{8, 2}, {8, 2}, {8, 2}, 2, ATTEST_BF16, "fit together in no layout of s(hd); --heads says how many"},
         {{1, 1, 8, 2, 16}, {1, 1, 8, 2, 16}, {1, 1, 8, 2, 16}, 5, ATTEST_BF16, "q has shape [1, 1, 8, 2, 16]"},
         {{9, 3, 16}, {8, 2, 16}, {8, 2, 16}, 3, ATTEST_BF16, "fit together in no layout of shd, hsd"},
         {{8, 2, 16}, {8, 2, 8}, {8, 2, 16}, 3, ATTEST_BF16, "fit together in no layout"},
@@ -79,9 +79,9 @@ Test(malformed, extra_inputs_of_wrong_shape_are_refused)
         {"bias", {2, 3, 8}, 3, ATTEST_FP32},
         {"mask", {9}, 1, ATTEST_UINT8},
         {"sink", {3}, 1, ATTEST_FP32},
-        {"sink", {2}, 1, ATTEST_BF16},
-        {"alibi_slopes", {1, 2}, 2, ATTEST_FP32},
-        {"mask", {8, 8}, 2, ATTEST_FP32},
+        {"sink", {2}, 1, TENSOR_INT32},
+        {"alibi_slopes", {3, 1}, 2, ATTEST_FP32},
+        {"mask", {8, 9}, 2, ATTEST_FP32},
     };
     static const double zeros[1 << 12];
     const int64_t shape[] = {8, 2, 16};
@@ -191,7 +191,13 @@ Test(layout, lse_decides_before_the_smaller_number)
     fixture_write_results(&f, "x.st", all_names);
     expect_run(0, "in.st x.st");
     expect_text(audit_stdout(), "layout shd (a returned lse has that order)");
-    fixture_write_results(&f, "x.st", "o,dq"); /* without it the guess is wrong, and said */
+    fixture_write_results(&f, "x.st", "o,dq"); /* without it the likelier guess is wrong, and the other is tried */
+    expect_run(0, "in.st x.st");
+    expect_text(audit_stdout(), "layout shd (guessed: more passes than in hsd; --layout states it)");
+    expect_run(2, "in.st x.st --strict");
+    expect_text(audit_stderr(), "fit layouts hsd and shd, and --strict refuses to guess");
+    ref_store(ATTEST_BF16, f.o, 77, 9);
+    fixture_write_results(&f, "x.st", "o"); /* wrong in both: the likelier one has the say */
     expect_run(1, "in.st x.st");
     expect_text(audit_stdout(), "layout hsd (guessed: fewer heads than rows; --layout states it)");
     fixture_free(&f);
@@ -339,7 +345,7 @@ Test(files, a_tensor_that_two_files_hold_is_refused)
                                    tensor_of("v", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.v)};
     fixture_write_tensors("in.st", twice, 5);
     expect_run(2, "in.st x.st --scale=.25");
-    expect_text(audit_stderr(), "the inputs hold both");
+    expect_text(audit_stderr(), "dout and do name the same tensor, and in.st holds both");
     write_npy("q.npy", "(1, 1, 1)", "1234", 4);
     run_in_folder("mkdir other; cp q.npy other");
     expect_run(2, "q.npy other/q.npy x.st");
@@ -366,13 +372,13 @@ Test(files, tensors_that_nothing_looks_for_are_named)
     fixture_write_tensors("y.st", tensors, 12);
     expect_run(0, "in.st y.st --scale=.25");
     expect_text(audit_stdout(), " and 2 more: not judged");
-    tensors[1] = tensor_of("attn_mask", ATTEST_FP32, 1, (int64_t[]){8}, f.lse);
+    tensors[1] = tensor_of("rotary_cos", ATTEST_FP32, 1, (int64_t[]){8}, f.lse);
     tensors[2] = tensor_of("q", ATTEST_BF16, 3, (int64_t[]){8, 2, 16}, f.q);
     tensors[3] = tensor_of("k", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.k);
     tensors[4] = tensor_of("v", ATTEST_BF16, 3, (int64_t[]){8, 1, 16}, f.v);
     fixture_write_tensors("y.st", tensors, 5);
     expect_run(0, "y.st y.st --scale=.25"); /* one file for both */
-    expect_text(audit_stdout(), "not read: 'attn_mask'");
+    expect_text(audit_stdout(), "not read: 'rotary_cos'");
     fixture_free(&f);
 }
 
@@ -442,7 +448,7 @@ Test(report, json_says_everything)
     fixture_make(&f);
     fixture_write_inputs(&f, "in.st");
     fixture_write_results(&f, "x.st", all_names);
-    expect_run(0, "in.st x.st 'odd \"<&> name=x.st' --json a.json --threads 1");
+    expect_run(0, "in.st x.st 'odd \"<&> name=x.st' --json a.json --threads 1 --recipes all");
     json_t *root = audit_json();
     cr_expect_str_eq(json_string_value(json_object_get(root, "schema")), "attest-audit");
     cr_expect_eq(json_integer_value(json_object_get(root, "version")), 1);
@@ -552,7 +558,7 @@ Test(report, progress_is_shown_on_a_terminal_only)
     cr_expect_str_eq(audit_stderr(), "");
     char *command = sentence("script -qec \"'%s' in.st x.st\" /dev/null >terminal", audit_binary());
     cr_expect_eq(run_in_folder(command), 0);
-    cr_expect_eq(run_in_folder("grep -q 'audit: bounds of recipe hopper' terminal"), 0);
+    cr_expect_eq(run_in_folder("grep -q 'audit: bounds of recipe mixed' terminal"), 0);
     free(command);
     fixture_free(&f);
 }

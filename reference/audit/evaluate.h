@@ -37,13 +37,14 @@ int64_t canonical_size(const struct attest_problem *p, enum ref_tensor which);
 /* The evaluation of this problem with ALiBi in this form; NULL where the form cannot be evaluated. */
 struct evaluation *evaluate(struct evaluations *all, const struct attest_problem *p, enum alibi_form alibi);
 
-/* Computes the bounds of o and lse for ref_recipes[recipe] if they are not there yet. */
-void evaluate_bounds(struct evaluations *all, struct evaluation *e, int recipe);
+/* Computes the bounds of o and lse for ref_recipes[recipe] if they are not there yet, with what the statistics need or
+ * without. */
+void evaluate_bounds(struct evaluations *all, struct evaluation *e, int recipe, bool statistical);
 
-/* Those of dq, dk and dv, which depend on the o and lse that the gradients were computed from: what an
+/* Those of the gradients, which depend on the o and lse that the gradients were computed from: what an
  * implementation returned, NULL where it did not. Into `bounds`, for bounds_free; nothing without dout. */
-void evaluate_gradient_bounds(const struct evaluations *all, const struct evaluation *e, int recipe, void *o, void *lse,
-                              struct ref_bound bounds[REF_NUM_TENSORS]);
+void evaluate_gradient_bounds(const struct evaluations *all, const struct evaluation *e, int recipe, bool statistical,
+                              void *o, void *lse, struct ref_bound bounds[REF_NUM_TENSORS]);
 void bounds_free(struct ref_bound bounds[REF_NUM_TENSORS]);
 
 void progress(const struct evaluations *all, const char *what, const char *detail);

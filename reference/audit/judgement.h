@@ -14,14 +14,17 @@ struct judged_tensor {
     bool present;                           /* returned, or part of what ERROR and UNSUPPORTED are about */
     enum verdict verdict;                   /* by the recipe that was asked for */
     const char *reason;                     /* of UNSUPPORTED and ERROR, else NULL */
+    char *accusation; /* of UNSUPPORTED: what it would be but for inputs that were not read; its reason, to be freed */
+    int explained_by; /* of PASS: the strictest recipe, of fp32, mixed and the one asked for, that explains it */
     const void *got; /* as judged: converted where the convention says so; NULL without a report */
-    struct ref_report reports[MAX_RECIPES]; /* of every recipe */
+    struct ref_report reports[MAX_RECIPES]; /* of the recipes of the judgement */
 };
 
 struct judgement {
     const struct answer *answer;
     struct convention convention;
     struct evaluation *evaluation; /* NULL where nothing could be judged */
+    bool recipes[MAX_RECIPES];     /* by which it was judged */
     float *lse;                    /* converted, or NULL */
     int64_t plus_inf_count;        /* +inf in it that were read as -inf */
     struct judged_tensor tensors[CASE_NUM_TENSORS];
@@ -42,6 +45,9 @@ struct audit {
 
 void judge_answer(struct evaluations *all, const struct audit *audit, const struct answer *a, struct judgement *j);
 void judgement_free(struct judgement *j);
+
+/* How much is wrong in all answers; 0: every tensor passes. */
+int audit_not_passing(const struct audit *audit);
 
 /* The bound that a tensor was judged by. */
 const struct ref_bound *judgement_bound(const struct judgement *j, int recipe, enum ref_tensor which);

@@ -19,6 +19,13 @@ void *allocate(size_t count, size_t size)
     return p;
 }
 
+void *reallocate(void *p, size_t size)
+{
+    p = realloc(p, size);
+    if (p == NULL) out_of_memory();
+    return p;
+}
+
 static char *format_sentence(const char *format, va_list args)
 {
     char *text;
@@ -39,15 +46,19 @@ void note(struct notes *notes, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    notes->text = realloc(notes->text, (size_t)(notes->count + 1) * sizeof *notes->text);
-    if (notes->text == NULL) out_of_memory();
+    notes->text = reallocate(notes->text, (size_t)(notes->count + 1) * sizeof *notes->text);
     notes->text[notes->count++] = format_sentence(format, args);
     va_end(args);
 }
 
+void notes_truncate(struct notes *notes, int count)
+{
+    while (notes->count > count) free(notes->text[--notes->count]);
+}
+
 void notes_free(struct notes *notes)
 {
-    for (int i = 0; i < notes->count; ++i) free(notes->text[i]);
+    notes_truncate(notes, 0);
     free(notes->text);
     *notes = (struct notes){NULL, 0};
 }

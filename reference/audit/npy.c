@@ -17,7 +17,8 @@ static const struct {
     const char *descr;
     int32_t dtype;
 } dtypes[] = {{"<f8", TENSOR_FP64},  {"<f4", ATTEST_FP32},  {"<f2", ATTEST_FP16}, {"<i8", TENSOR_INT64},
-              {"<i4", TENSOR_INT32}, {"|u1", ATTEST_UINT8}, {"|b1", ATTEST_UINT8}};
+              {"<i4", TENSOR_INT32}, {"|u1", ATTEST_UINT8}, {"|b1", ATTEST_UINT8}, {"|i1", TENSOR_INT8},
+              {"<i2", TENSOR_INT16}, {"<u2", TENSOR_UINT16}, {"<u4", TENSOR_UINT32}, {"<u8", TENSOR_UINT64}};
 
 struct header {
     char descr[MAX_DESCR]; /* "": not read yet */
@@ -143,7 +144,8 @@ static int read_dtype(const struct reader *r, const char *descr, int32_t *dtype)
         *dtype = dtypes[i].dtype;
         return 0;
     }
-    return refuse(r, "descr is '%s'%s; <f8, <f4, <f2, <i8, <i4, |u1 and |b1 can be read (bf16 from safetensors only)",
+    return refuse(r,
+                  "descr is '%s'%s; <f8, <f4, <f2, integers and |b1 can be read (bf16 from safetensors and .pt only)",
                   descr, descr[0] == '>' ? ", big-endian" : "");
 }
 

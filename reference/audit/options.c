@@ -17,25 +17,42 @@
 const char *argp_program_version =
     "attest audit " VERSION_TEXT(ATTEST_VERSION_MAJOR, ATTEST_VERSION_MINOR, ATTEST_VERSION_PATCH);
 
-const char *const setting_names[SETTING_NUM] = {"softmax_scale", "causal", "window", "diag",
-                                                "softcap",       "alibi",  "layout", "family"};
+const char *const setting_names[SETTING_NUM] = {
+    "softmax_scale", "causal",   "window", "sliding_window", "diag",         "softcap",        "alibi", "layout",
+    "num_heads",     "num_heads_kv", "block",  "dropout_p",      "dropout_seed", "dropout_offset", "family"};
 
 static const char doc[] =
     "Judges what attention implementations returned against a double-precision oracle with proven error bounds."
-    "\vINPUTS is a safetensors file, a folder of .npy files or several .npy files that hold q, k, v and, for "
-    "gradients, dout (or do); optionally bias, mask, sink, alibi_slopes and dlse. Each RESULTS is what one "
-    "implementation returned: any of o, lse, dq, dk, dv, in a safetensors file, a folder or .npy files; several of "
-    "one NAME= are one implementation. Where no option describes the problem, the inputs' metadata does.\n"
+    "\vINPUTS are safetensors, .npz, .pt or .npy files or folders of .npy files that hold q, k, v and, for gradients, "
+    "dout; optionally bias, mask, sink and more. Each RESULTS is what one implementation returned: any of o, lse, dq, "
+    "dk, dv, dbias, dsink; several of one NAME= are one implementation. The first path is INPUTS, and so are those "
+    "after it that hold inputs and no results; a file of both may stand alone. Tensors may have the names that "
+    "frameworks give them. Where no option describes the problem, the inputs' metadata does.\n"
     "\n"
     "With --plugin or --device no file is read: every property that attention must have is asked of a shared library "
     "that exports the functions of lib/attest.h, or of attest itself, over random shapes, masks and input families.\n"
     "\n"
-    "Exit status: 0 every tensor or property passes; 1 some number is not proven right (FAIL, OVERFLOW, VACUOUS, CRASH); 2 wrong "
+    "Exit status: 0 every tensor or property passes; 1 some number is not proven right (FAIL, OVERFLOW, VACUOUS, "
+    "CRASH); 2 wrong "
     "usage, an unreadable file, or something that could not be judged (ERROR, UNSUPPORTED).";
 
 /* Keys of the settings are KEY_SETTING + enum setting. */
-enum { KEY_SETTING = 256, KEY_RECIPE = KEY_SETTING + SETTING_NUM, KEY_STRICT, KEY_THREADS, KEY_JSON, KEY_JUNIT,
-       KEY_HTML, KEY_PLUGIN, KEY_DEVICE, KEY_CASES, KEY_SEED, KEY_REPLAY };
+enum {
+    KEY_SETTING = 256,
+    KEY_RECIPE = KEY_SETTING + SETTING_NUM,
+    KEY_RECIPES,
+    KEY_STRICT,
+    KEY_IGNORE,
+    KEY_THREADS,
+    KEY_JSON,
+    KEY_JUNIT,
+    KEY_HTML,
+    KEY_PLUGIN,
+    KEY_DEVICE,
+    KEY_CASES,
+    KEY_SEED,
+    KEY_REPLAY
+};
 
 static const struct argp_option argp_options[] = {
     {0, 0, 0, 0, "The problem:", 1},
@@ -44,22 +61,37 @@ static const struct argp_option argp_options[] = {
      "Keys after the diagonal are hidden", 0},
     {"window", KEY_SETTING + SETTING_WINDOW, "LEFT,RIGHT", 0,
      "Visible: diagonal - LEFT to diagonal + RIGHT; negative: unbounded", 0},
-    {"diag", KEY_SETTING + SETTING_DIAG, "KIND", 0,
-     "top-left, bottom-right or a number: query i sits on key i + diag", 0},
+    {"diag", KEY_SETTING + SETTING_DIAG, "KIND", 0, "top-left, bottom-right or a number: query i sits on key i + diag",
+     0},
     {"softcap", KEY_SETTING + SETTING_SOFTCAP, "X", 0, "Scores are X tanh(s / X)", 0},
     {"alibi", KEY_SETTING + SETTING_ALIBI, "SLOPES|auto", 0,
      "A slope for each head, commas between; auto: the usual ones", 0},
     {"layout", KEY_SETTING + SETTING_LAYOUT, "LAYOUT", 0,
-     "shd, hsd, bshd or bhsd; default: guessed from the shapes", 0},
+     "bshd, bhsd, sbhd, bs(hd), sb(hd), shd (or thd), hsd or s(hd), and for single tensors, after commas, "
+     "NAME=LAYOUT; "
+     "default: by the shapes",
+     0},
+    {"heads", KEY_SETTING + SETTING_HEADS, "N", 0, "Of q, where an axis holds heads x head_dim", 0},
+    {"heads-kv", KEY_SETTING + SETTING_HEADS_KV, "N", 0, "Of k and v; default: as many as q has", 0},
+    {"sliding-window", KEY_SETTING + SETTING_SLIDING, "N", 0, "N keys up to the row's own", 0},
+    {"block", KEY_SETTING + SETTING_BLOCK, "ROWS,COLUMNS", 0, "Scores of a block of block_mask", 0},
+    {"dropout", KEY_SETTING + SETTING_DROPOUT, "P", 0, "By attest's counter", 0},
+    {"dropout-seed", KEY_SETTING + SETTING_DROPOUT_SEED, "N", 0, "Of it (0)", 0},
+    {"dropout-offset", KEY_SETTING + SETTING_DROPOUT_OFFSET, "N", 0, "Of it (0)", 0},
+    {"ignore", KEY_IGNORE, "NAMES", 0, "Tensors and metadata of INPUTS, commas between, that do not matter", 0},
     {0, 0, 0, 0, "The verdict:", 2},
     {"recipe", KEY_RECIPE, "NAME", 0,
      "Whose bound gives the verdict: fp32, mixed, flash (default), ampere, hopper, lazy", 0},
+    {"recipes", KEY_RECIPES, "all", 0,
+     "Compare with every recipe; default: with the one that gives the verdict and, for their names, stricter ones", 0},
     {"family", KEY_SETTING + SETTING_FAMILY, "NAME", 0,
      "Of the inputs; normal, outlier, mean and recorded (default) are judged by root mean square and mean signed "
-     "error too", 0},
-    {"strict", KEY_STRICT, 0, 0, "Judge by the stated conventions only, infer none", 0},
+     "error too",
+     0},
+    {"strict", KEY_STRICT, 0, 0, "Judge by what is stated only: infer no convention, refuse to guess", 0},
     {0, 0, 0, 0, "Properties of a library, instead of files:", 3},
-    {"plugin", KEY_PLUGIN, "FILE", 0, "A shared library; --recipe then is for all of its plans, default what each says", 0},
+    {"plugin", KEY_PLUGIN, "FILE", 0,
+     "A shared library; --recipe then is for all of its plans, default what each says", 0},
     {"device", KEY_DEVICE, "NAME", 0,
      "Of the problems: reference (host memory; default), sim or cuda. Without --plugin attest itself is asked", 0},
     {"cases", KEY_CASES, "N", 0, "Of all properties together (2000)", 0},
@@ -110,30 +142,23 @@ static void check_kind(struct argp_state *state, struct options *o)
     if (!o->asks_properties) {
         if (o->replay != NULL || o->cases != 0 || o->seed != 0)
             argp_error(state, "--cases, --seed and --replay need --plugin or --device");
-        if (o->num_results == 0) argp_error(state, "no RESULTS to judge");
         if (o->recipe == NULL) o->recipe = ref_recipe("flash");
         return;
     }
     if (o->num_inputs > 0) argp_error(state, "%s: properties are asked without files", o->inputs[0]);
     for (int i = 0; i < SETTING_NUM; ++i)
-        if (o->settings[i] != NULL) argp_error(state, "%s is drawn at random with --plugin and --device", setting_names[i]);
-    if (o->strict || o->junit != NULL || o->html != NULL)
-        argp_error(state, "--strict, --junit and --html are for files");
+        if (o->settings[i] != NULL)
+            argp_error(state, "%s is drawn at random with --plugin and --device", setting_names[i]);
+    if (o->strict || o->ignore != NULL || o->junit != NULL || o->html != NULL)
+        argp_error(state, "--strict, --ignore, --junit and --html are for files");
     if (o->cases == 0) o->cases = 2000;
     if (o->seed == 0) o->seed = 1;
 }
 
-static bool is_input_npy(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *stem = slash != NULL ? slash + 1 : path;
-    const char *dot = strrchr(stem, '.');
-    return dot != NULL && strcmp(dot, ".npy") == 0 && case_is_input_name(stem, (size_t)(dot - stem));
-}
-
-/* The first path is the inputs; so are those after it, as long as all are .npy files of inputs. */
+/* The first path is the inputs; which of the others are, too, their contents say (case_sort_paths). */
 static void add_path(char *text, struct options *o)
 {
-    if (o->num_results == 0 && (o->num_inputs == 0 || (is_input_npy(o->inputs[0]) && is_input_npy(text)))) {
+    if (o->num_inputs == 0) {
         o->inputs[o->num_inputs++] = text;
         return;
     }
@@ -164,7 +189,8 @@ static void refuse_overwriting(struct argp_state *state, const struct options *o
     const char *const reports[] = {o->json, o->junit, o->html};
     for (size_t i = 0; i < sizeof reports / sizeof *reports; ++i) {
         if (reports[i] == NULL) continue;
-        bool is_data = has_ending(reports[i], ".safetensors") || has_ending(reports[i], ".npy");
+        bool is_data = has_ending(reports[i], ".safetensors") || has_ending(reports[i], ".npy") ||
+                       has_ending(reports[i], ".npz") || has_ending(reports[i], ".pt");
         for (int n = 0; n < o->num_inputs; ++n) is_data |= is_same_file(reports[i], o->inputs[n]);
         for (int n = 0; n < o->num_results; ++n) is_data |= is_same_file(reports[i], o->results[n].path);
         is_data |= o->plugin != NULL && is_same_file(reports[i], o->plugin);
@@ -181,7 +207,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
     switch (key) {
     case KEY_RECIPE: parse_recipe(state, arg, o); break;
+    case KEY_RECIPES:
+        if (strcmp(arg, "all") != 0) argp_error(state, "--recipes: '%s' is not all", arg);
+        o->all_recipes = true;
+        break;
     case KEY_STRICT: o->strict = true; break;
+    case KEY_IGNORE: o->ignore = arg; break;
     case KEY_THREADS: o->threads = (int)parse_number(state, "threads", arg, 1, 4096); break;
     case KEY_JSON: o->json = arg; break;
     case KEY_JUNIT: o->junit = arg; break;
@@ -206,11 +237,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 void options_parse(int argc, char **argv, struct options *options)
 {
-    static const struct argp argp = {.options = argp_options, .parser = parse, .args_doc = "INPUTS [NAME=]RESULTS...\n--plugin FILE\n--device NAME",
+    static const struct argp argp = {.options = argp_options,
+                                     .parser = parse,
+                                     .args_doc = "INPUTS [NAME=]RESULTS...\n--plugin FILE\n--device NAME",
                                      .doc = doc};
     argp_err_exit_status = AUDIT_EXIT_UNUSABLE;
     *options = (struct options){.device = ATTEST_REFERENCE};
     options->inputs = allocate((size_t)argc, sizeof *options->inputs);
-    options->results = allocate((size_t)argc, sizeof *options->results);
+    options->results = allocate((size_t)argc + 1, sizeof *options->results);
     argp_parse(&argp, argc, argv, 0, NULL, options);
 }

@@ -14,10 +14,17 @@ enum setting {
     SETTING_SCALE,
     SETTING_CAUSAL,
     SETTING_WINDOW,
+    SETTING_SLIDING,
     SETTING_DIAG,
     SETTING_SOFTCAP,
     SETTING_ALIBI,
     SETTING_LAYOUT,
+    SETTING_HEADS,
+    SETTING_HEADS_KV,
+    SETTING_BLOCK,
+    SETTING_DROPOUT,
+    SETTING_DROPOUT_SEED,
+    SETTING_DROPOUT_OFFSET,
     SETTING_FAMILY,
     SETTING_NUM
 };
@@ -40,7 +47,9 @@ struct options {
     int num_results;
     const char *settings[SETTING_NUM]; /* NULL: not given */
     const struct attest_recipe *recipe; /* of files never NULL; of plug-ins NULL: what each plan says */
-    bool strict; /* conventions are not inferred */
+    bool all_recipes; /* every recipe is compared, not just those that are asked for and stricter */
+    bool strict; /* conventions are not inferred, and guesses refused */
+    const char *ignore; /* names of inputs that do not matter, commas between; NULL: none */
     int threads; /* 0: all cores */
     const char *json, *junit, *html; /* NULL: not asked for */
 };

@@ -65,7 +65,7 @@ static struct picture new_picture(int64_t rows, int64_t lanes)
 
 static const struct attest_tensor *layout_of(const struct attest_problem *p, enum ref_tensor which)
 {
-    const struct attest_tensor *const tensors[CASE_NUM_TENSORS] = {&p->o, &p->lse, &p->dq, &p->dk, &p->dv};
+    const struct attest_tensor *const tensors[] = {&p->o, &p->lse, &p->dq, &p->dk, &p->dv};
     return tensors[which];
 }
 
@@ -96,7 +96,7 @@ json_t *picture_json(const struct audit *audit, const struct judgement *j, enum 
         const int64_t b = lane / heads, h = lane % heads;
         const struct ref_sequence s = ref_sequence(p, &e->args.forward, b);
         const int64_t first = of_keys ? s.first_k : s.first_q;
-        for (int64_t r = 0; r < picture.rows; ++r) {
+        for (int64_t r = 0; r < (of_keys ? s.rows_k : s.rows_q); ++r) {
             const int64_t offset = ref_row_offset(p, layout, &s, of_keys, b, r, h);
             const int64_t canonical = ((first + r) * heads + h) * dim;
             int *cell = &picture.cells[lane / picture.lanes_per_cell * picture.columns + r / picture.rows_per_cell];

@@ -21,6 +21,8 @@ bool report_write_html(const struct audit *audit, const char *path);
 /* One sentence on why a tensor does not pass, to be freed: "largest error is 3.1 bounds at [0,5,0,7] ...". */
 char *report_message(const struct audit *audit, const struct judged_tensor *t);
 
+char *report_verdict(const struct judged_tensor *t); /* "PASS flash, not fp32", to be freed */
+
 /* What its errors look like, or which rows carry a share near 1, to be freed; NULL where there is nothing to say. */
 char *report_remark(const struct ref_report *r, enum ref_tensor tensor);
 

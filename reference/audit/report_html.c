@@ -16,7 +16,7 @@ static void add_pictures(const struct audit *audit, json_t *root)
     json_t *implementations = json_object_get(root, "implementations");
     for (int i = 0; i < audit->num_answers; ++i) {
         json_t *tensors = json_object_get(json_array_get(implementations, (size_t)i), "tensors");
-        for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
+        for (int t = 0; t <= REF_DV; ++t) { /* tensors of rows */
             const struct judgement *j = &audit->judgements[i];
             if (!j->tensors[t].present || j->tensors[t].reason != NULL) continue;
             json_object_set_new(json_object_get(tensors, ref_tensor_names[t]), "picture",

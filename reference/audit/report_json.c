@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
+#include "reference/audit/blame.h"
 #include "reference/audit/report.h"
 #include "reference/formats.h"
 
@@ -60,7 +61,7 @@ static json_t *json_problem(const struct audit_case *c)
         json_array_append_new(slopes, report_number(c->args.forward.alibi_slopes[h]));
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I, s:s, s:I, s:o, s:b, s:b, s:b, "
                      "s:b, s:b, s:s, s:o}",
-                     "dtype", ref_dtype_name(p->q.dtype), "layout", case_layout_names[c->layout],
+                     "dtype", ref_dtype_name(p->q.dtype), "layout", layout_names[c->layout],
                      "batch", (json_int_t)p->batch, "seqlen_q", (json_int_t)p->seqlen_q,
                      "seqlen_k", (json_int_t)p->seqlen_k, "num_heads_q", (json_int_t)p->num_heads_q,
                      "num_heads_kv", (json_int_t)p->num_heads_kv, "head_dim", (json_int_t)p->head_dim,
@@ -78,7 +79,8 @@ static json_t *json_options(const struct options *o)
     json_t *settings = json_object();
     for (int i = 0; i < SETTING_NUM; ++i)
         if (o->settings[i] != NULL) json_object_set_new(settings, setting_names[i], report_string(o->settings[i]));
-    return json_pack("{s:s, s:b, s:i, s:o, s:o, s:o, s:o}", "recipe", o->recipe->name, "strict", o->strict, "threads",
+    return json_pack("{s:s, s:b, s:b, s:i, s:o, s:o, s:o, s:o}", "recipe", o->recipe->name, "all_recipes",
+                     o->all_recipes, "strict", o->strict, "threads",
                      o->threads, "settings", settings, "json", text_or_null(o->json), "junit", text_or_null(o->junit),
                      "html", text_or_null(o->html));
 }
@@ -99,29 +101,34 @@ static json_t *json_report(const struct ref_report *r, enum ref_tensor tensor)
     char looks_like[256] = "";
     if (r->direction_ratio > 1 && r->direction_ratio >= r->rms_ratio)
         ref_describe_direction(r, tensor, looks_like, sizeof looks_like);
-    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:[I,I,I,I], s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:s, s:I, s:o}",
-                     "verdict", verdict_names[verdict_of(r->verdict)], "count", (json_int_t)r->count,
-                     "max_error", report_number(r->max_error), "rmse", report_number(r->rmse),
-                     "relative_error", report_number(r->relative_error), "mean_error", report_number(r->mean_error),
-                     "share", report_number(r->use), "index", (json_int_t)r->use_index[0], (json_int_t)r->use_index[1],
+    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:[I,I,I,I], s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, "
+                     "s:o, s:s, s:I, s:o}",
+                     "verdict", verdict_names[verdict_of(r->verdict)], "count", (json_int_t)r->count, "max_error",
+                     report_number(r->max_error), "rmse", report_number(r->rmse), "relative_error",
+                     report_number(r->relative_error), "mean_error", report_number(r->mean_error), "share",
+                     report_number(r->use), "index", (json_int_t)r->use_index[0], (json_int_t)r->use_index[1],
                      (json_int_t)r->use_index[2], (json_int_t)r->use_index[3], "got", report_number(r->use_got),
-                     "want", report_number(r->use_want), "bound", report_number(r->use_bound),
-                     "rms_ratio", report_number(r->rms_ratio), "mean_ratio", report_number(r->mean_ratio),
-                     "nan_count", (json_int_t)r->nan_count, "overflow_count", (json_int_t)r->overflow_count,
-                     "rms_bound", report_number(r->rms_bound), "rms_oracle", report_number(r->rms_oracle),
-                     "direction_ratio", report_number(r->direction_ratio), "looks_like", looks_like,
-                     "terms", (json_int_t)r->use_terms, "keys_by_weight", report_number(r->use_keys));
+                     "want", report_number(r->use_want), "bound", report_number(r->use_bound), "rms_ratio",
+                     report_number(r->rms_ratio), "mean_ratio", report_number(r->mean_ratio), "nan_count",
+                     (json_int_t)r->nan_count, "overflow_count", (json_int_t)r->overflow_count, "rms_bound",
+                     report_number(r->rms_bound), "rms_oracle", report_number(r->rms_oracle), "direction_ratio",
+                     report_number(r->direction_ratio), "looks_like", looks_like, "terms", (json_int_t)r->use_terms,
+                     "keys_by_weight", report_number(r->use_keys));
 }
 
-static json_t *json_tensor(const struct audit *audit, const struct judged_tensor *t, enum ref_tensor tensor_of)
+static json_t *json_tensor(const struct audit *audit, const struct judgement *j, enum ref_tensor tensor_of)
 {
+    const struct judged_tensor *t = &j->tensors[tensor_of];
     json_t *recipes = json_object();
     for (int r = 0; r < recipe_count() && t->reason == NULL; ++r)
-        json_object_set_new(recipes, ref_recipes[r].name, json_report(&t->reports[r], tensor_of));
-    char *message = report_message(audit, t);
-    json_t *tensor = json_pack("{s:s, s:o, s:o}", "verdict", verdict_names[t->verdict], "message",
-                               report_string(message), "recipes", recipes);
+        if (j->recipes[r]) json_object_set_new(recipes, ref_recipes[r].name, json_report(&t->reports[r], tensor_of));
+    char *message = report_message(audit, t), *blamed = t->reason == NULL ? blame(audit, j, tensor_of) : NULL;
+    const bool passes = t->verdict == VERDICT_PASS;
+    json_t *tensor = json_pack("{s:s, s:o, s:o, s:o, s:o}", "verdict", verdict_names[t->verdict], "explained_by",
+                               text_or_null(passes ? ref_recipes[t->explained_by].name : NULL), "message",
+                               report_string(message), "blame", text_or_null(blamed), "recipes", recipes);
     free(message);
+    free(blamed);
     return tensor;
 }
 
@@ -140,7 +147,7 @@ static json_t *json_implementation(const struct audit *audit, int i)
     json_t *tensors = json_object();
     for (int t = 0; t < CASE_NUM_TENSORS; ++t)
         if (j->tensors[t].present)
-            json_object_set_new(tensors, ref_tensor_names[t], json_tensor(audit, &j->tensors[t], (enum ref_tensor)t));
+            json_object_set_new(tensors, ref_tensor_names[t], json_tensor(audit, j, (enum ref_tensor)t));
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "name", report_string(audit->answers[i].name), "files",
                      json_files(&audit->answers[i].set), "error", text_or_null(audit->answers[i].error), "convention",
                      json_convention(j), "tensors", tensors);

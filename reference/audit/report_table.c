@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reference/audit/blame.h"
 #include "reference/audit/report.h"
 #include "reference/formats.h"
 
@@ -45,6 +46,13 @@ static int name_width(const struct audit *audit)
     return width;
 }
 
+char *report_verdict(const struct judged_tensor *t)
+{
+    if (t->verdict != VERDICT_PASS) return sentence("%s", verdict_names[t->verdict]);
+    return sentence("PASS %s%s", ref_recipes[t->explained_by].name,
+                    t->explained_by != REF_RECIPE_FP32 ? ", not fp32" : "");
+}
+
 static void print_row(const struct audit *audit, const struct judged_tensor *t, FILE *out)
 {
     const struct ref_report *r = &t->reports[audit->recipe];
@@ -59,19 +67,21 @@ static void print_row(const struct audit *audit, const struct judged_tensor *t, 
             r->mean_error, r->use, index, r->use_got, r->use_want);
     if (audit->problem->statistical) fprintf(out, " %6.3f", statistical_ratio(r));
     else fprintf(out, " %6s", "-");
-    fprintf(out, " %4lld  %s\n", (long long)r->nan_count, verdict_names[t->verdict]);
+    char *verdict = report_verdict(t);
+    fprintf(out, " %4lld  %s\n", (long long)r->nan_count, verdict);
+    free(verdict);
 }
 
 static void print_verdicts(const struct audit *audit, int width, FILE *out)
 {
-    fprintf(out, "%-*s %-4s %9s %9s %9s %10s %9s %14s %10s %10s %6s %4s  %s\n", width, "implementation", "",
+    fprintf(out, "%-*s %-5s %9s %9s %9s %10s %9s %14s %10s %10s %6s %4s  %s\n", width, "implementation", "",
             "max error", "RMSE", "relative", "mean", "share", "b,row,head,x", "got", "want", "stat", "NaN", "verdict");
     for (int i = 0; i < audit->num_answers; ++i) {
         bool any = false;
         for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
             const struct judged_tensor *judged = &audit->judgements[i].tensors[t];
             if (!judged->present) continue;
-            fprintf(out, "%-*s %-4s", width, audit->answers[i].name, ref_tensor_names[t]);
+            fprintf(out, "%-*s %-5s", width, audit->answers[i].name, ref_tensor_names[t]);
             print_row(audit, judged, out);
             any = true;
         }
@@ -79,20 +89,30 @@ static void print_verdicts(const struct audit *audit, int width, FILE *out)
     }
 }
 
-/* Largest error in units of the bound, by every recipe. */
+/* Whether some tensor was compared with the bound of a recipe. */
+static bool is_compared(const struct audit *audit, int recipe)
+{
+    for (int i = 0; i < audit->num_answers; ++i)
+        if (audit->judgements[i].recipes[recipe]) return true;
+    return false;
+}
+
+/* Largest error in units of the bound, by each recipe. */
 static void print_shares(const struct audit *audit, int width, FILE *out)
 {
     fputs("\nlargest share of the bound, by recipe (above 1: not that recipe; o OVERFLOW, v VACUOUS, s statistics)\n",
           out);
-    fprintf(out, "%-*s %-4s", width, "implementation", "");
-    for (int r = 0; r < recipe_count(); ++r) fprintf(out, " %11s", ref_recipes[r].name);
+    fprintf(out, "%-*s %-5s", width, "implementation", "");
+    for (int r = 0; r < recipe_count(); ++r)
+        if (is_compared(audit, r)) fprintf(out, " %11s", ref_recipes[r].name);
     fputc('\n', out);
     for (int i = 0; i < audit->num_answers; ++i) {
         for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
             const struct judged_tensor *judged = &audit->judgements[i].tensors[t];
             if (!judged->present || judged->reason != NULL) continue;
-            fprintf(out, "%-*s %-4s", width, audit->answers[i].name, ref_tensor_names[t]);
+            fprintf(out, "%-*s %-5s", width, audit->answers[i].name, ref_tensor_names[t]);
             for (int r = 0; r < recipe_count(); ++r) {
+                if (!is_compared(audit, r)) continue;
                 const struct ref_report *report = &judged->reports[r];
                 const bool by_statistics = report->verdict == REF_FAIL && report->use <= 1;
                 const char mark = report->verdict == REF_OVERFLOW ? 'o' : report->verdict == REF_VACUOUS ? 'v'
@@ -112,9 +132,14 @@ static void print_remarks(const struct audit *audit, FILE *out)
         for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
             const struct judged_tensor *judged = &audit->judgements[i].tensors[t];
             const struct ref_report *r = &judged->reports[audit->recipe];
-            char *remark = judged->present && judged->reason == NULL ? report_remark(r, (enum ref_tensor)t) : NULL;
-            if (remark != NULL) fprintf(out, "%s%s: %s\n", count++ == 0 ? "\n" : "", audit->answers[i].name, remark);
-            free(remark);
+            if (!judged->present || judged->reason != NULL) continue;
+            char *const remarks[] = {report_remark(r, (enum ref_tensor)t),
+                                     blame(audit, &audit->judgements[i], (enum ref_tensor)t)};
+            for (int n = 0; n < 2; ++n) {
+                if (remarks[n] != NULL)
+                    fprintf(out, "%s%s: %s\n", count++ == 0 ? "\n" : "", audit->answers[i].name, remarks[n]);
+                free(remarks[n]);
+            }
         }
     }
 }
@@ -155,10 +180,12 @@ char *report_remark(const struct ref_report *r, enum ref_tensor tensor)
     }
     if (!(r->use > SHARE_OF_FEW && r->use <= 1)) return NULL;
     if (tensor >= REF_DK)
-        return sentence("the share %.3g of %s is that of a key that %lld query rows see: where few of them have most of "
-                        "its weight, one rounding may be all of the bound", r->use, name, (long long)r->use_terms);
-    return sentence("the share %.3g of %s is that of a row of %lld keys, with weights as of %.3g equal ones: %s", r->use,
-                    name, (long long)r->use_terms, r->use_keys,
+        return sentence(
+            "the share %.3g of %s is that of a key that %lld query rows see: where few of them have most of "
+            "its weight, one rounding may be all of the bound",
+            r->use, name, (long long)r->use_terms);
+    return sentence("the share %.3g of %s is that of a row of %lld keys, with weights as of %.3g equal ones: %s",
+                    r->use, name, (long long)r->use_terms, r->use_keys,
                     r->use_keys <= FEW_KEYS ? "of so few, one rounding may be all of the bound"
                                             : "roundings of so many seldom have one sign");
 }
@@ -169,10 +196,12 @@ char *report_message(const struct audit *audit, const struct judged_tensor *t)
     const struct ref_report *r = &t->reports[audit->recipe];
     return sentence(
         "largest error is %.4g of the bound of recipe %s, at batch %lld, row %lld, head %lld, feature %lld: got "
-        "%.9g, oracle %.9g, bound %.3g, of %lld terms; rms ratio %.3g, mean ratio %.3g, direction ratio %.3g, %lld NaN, %lld outside the domain",
+        "%.9g, oracle %.9g, bound %.3g, of %lld terms; rms ratio %.3g, mean ratio %.3g, direction ratio %.3g, %lld "
+        "NaN, %lld outside the domain",
         r->use, audit->options->recipe->name, (long long)r->use_index[0], (long long)r->use_index[1],
         (long long)r->use_index[2], (long long)r->use_index[3], r->use_got, r->use_want, r->use_bound,
-        (long long)r->use_terms, r->rms_ratio, r->mean_ratio, r->direction_ratio, (long long)r->nan_count, (long long)r->overflow_count);
+        (long long)r->use_terms, r->rms_ratio, r->mean_ratio, r->direction_ratio, (long long)r->nan_count,
+        (long long)r->overflow_count);
 }
 
 void report_table(const struct audit *audit, FILE *out)

@@ -24,7 +24,10 @@ static const struct {
     int32_t dtype;
 } dtypes[] = {{"F64", TENSOR_FP64},        {"F32", ATTEST_FP32},         {"F16", ATTEST_FP16},  {"BF16", ATTEST_BF16},
               {"F8_E4M3", ATTEST_FP8_E4M3}, {"F8_E5M2", ATTEST_FP8_E5M2}, {"I64", TENSOR_INT64}, {"I32", TENSOR_INT32},
-              {"U8", ATTEST_UINT8},         {"BOOL", ATTEST_UINT8}};
+              {"U8", ATTEST_UINT8},         {"BOOL", ATTEST_UINT8},       {"I8", TENSOR_INT8},   {"I16", TENSOR_INT16},
+              {"U16", TENSOR_UINT16},       {"U32", TENSOR_UINT32},       {"U64", TENSOR_UINT64}, {"C64", TENSOR_BYTES},
+              {"F8_E8M0", TENSOR_BYTES},    {"F8_E4M3FNUZ", TENSOR_BYTES}, {"F8_E5M2FNUZ", TENSOR_BYTES},
+              {"F4", TENSOR_BYTES},         {"F6_E2M3", TENSOR_BYTES},    {"F6_E3M2", TENSOR_BYTES}};
 
 static const char *type_name(const json_t *value)
 {
@@ -48,8 +51,8 @@ static int read_dtype(const struct reader *r, const json_t *value, struct tensor
         t->dtype = dtypes[i].dtype;
         return 0;
     }
-    return refuse(r, "tensor '%.60s': dtype is '%.20s'; F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, U8 and BOOL "
-                  "can be read", t->name, json_string_value(value));
+    return refuse(r, "tensor '%.60s': dtype is '%.20s', which is none of safetensors'", t->name,
+                  json_string_value(value));
 }
 
 /* Array `field` of integers >= 0, at most `max` of them; their number goes to *count. */
@@ -113,6 +116,10 @@ static int read_entry(const struct reader *r, const char *name, json_t *object, 
     if (num_offsets != 2) return refuse(r, "tensor '%.60s': data_offsets has %d entries, not 2", name, num_offsets);
     e->begin = offsets[0];
     e->end = offsets[1];
+    if (e->tensor.dtype == TENSOR_BYTES && e->begin <= e->end) {
+        e->tensor.ndim = 1;
+        e->tensor.shape[0] = e->end - e->begin;
+    }
     return check_range(r, e, data_size);
 }
 

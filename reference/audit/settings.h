@@ -4,11 +4,13 @@
 
 #include "reference/audit/case.h"
 
-/* The text of a setting, and in *origin where it comes from ("--scale", "metadata"); NULL if nobody said. */
-const char *setting_text(const struct options *options, const struct audit_case *c, enum setting which,
-                         const char **origin);
+/* The text of a setting, and in *origin where it comes from ("option", "metadata"); NULL if nobody said. */
+const char *setting_text(const struct audit_case *c, enum setting which, const char **origin);
 
-/* Fill the problem, whose shapes are known, with the settings. NULL, or one sentence. */
-char *settings_read(const struct options *options, struct audit_case *c);
+/* How many heads there are, where it is stated, which the layouts of (hd) need. NULL, or one sentence. */
+char *settings_read_heads(struct audit_case *c);
+
+/* Fill the problem, whose shapes are known, with the other settings. NULL, or one sentence. */
+char *settings_read(struct audit_case *c);
 
 #endif

@@ -18,24 +18,28 @@
 
 /* ---- dtypes ---- */
 
+static const struct {
+    int32_t dtype;
+    size_t bytes;
+    const char *name;
+} other_dtypes[] = {
+    {TENSOR_FP64, 8, "fp64"},     {TENSOR_INT32, 4, "int32"},   {TENSOR_INT64, 8, "int64"},
+    {TENSOR_INT8, 1, "int8"},     {TENSOR_INT16, 2, "int16"},   {TENSOR_UINT16, 2, "uint16"},
+    {TENSOR_UINT32, 4, "uint32"}, {TENSOR_UINT64, 8, "uint64"}, {TENSOR_BYTES, 1, "of a format that is not read"}};
+enum { NUM_OTHER = sizeof other_dtypes / sizeof *other_dtypes };
+
 size_t tensor_dtype_bytes(int32_t dtype)
 {
-    switch (dtype) {
-    case TENSOR_FP64: return 8;
-    case TENSOR_INT32: return 4;
-    case TENSOR_INT64: return 8;
-    default: return ref_dtype_bytes(dtype);
-    }
+    for (int i = 0; i < NUM_OTHER; ++i)
+        if (other_dtypes[i].dtype == dtype) return other_dtypes[i].bytes;
+    return ref_dtype_bytes(dtype);
 }
 
 const char *tensor_dtype_name(int32_t dtype)
 {
-    switch (dtype) {
-    case TENSOR_FP64: return "fp64";
-    case TENSOR_INT32: return "int32";
-    case TENSOR_INT64: return "int64";
-    default: return ref_dtype_name(dtype);
-    }
+    for (int i = 0; i < NUM_OTHER; ++i)
+        if (other_dtypes[i].dtype == dtype) return other_dtypes[i].name;
+    return ref_dtype_name(dtype);
 }
 
 int64_t tensor_measure(struct tensor *t)

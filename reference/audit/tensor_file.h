@@ -13,8 +13,10 @@
 
 enum { TENSOR_MAX_NDIM = 8 };
 
-/* What files hold beside enum attest_dtype. Booleans are read as ATTEST_UINT8. */
-enum tensor_dtype { TENSOR_FP64 = 100, TENSOR_INT32, TENSOR_INT64 };
+/* What files hold beside enum attest_dtype. Booleans are read as ATTEST_UINT8. TENSOR_BYTES: of formats whose numbers
+ * nobody here reads; the tensor's one axis then counts bytes. */
+enum tensor_dtype { TENSOR_FP64 = 100, TENSOR_INT32, TENSOR_INT64, TENSOR_INT8, TENSOR_INT16, TENSOR_UINT16,
+                    TENSOR_UINT32, TENSOR_UINT64, TENSOR_BYTES };
 
 size_t tensor_dtype_bytes(int32_t dtype);     /* 0 for unknown or absent */
 const char *tensor_dtype_name(int32_t dtype); /* "fp64"; as ref_dtype_name for enum attest_dtype */

@@ -19,6 +19,7 @@ static const char *dtype_name(int32_t dtype)
     case ATTEST_FP8_E5M2: return "F8_E5M2";
     case TENSOR_INT64: return "I64";
     case TENSOR_INT32: return "I32";
+    case TENSOR_UINT64: return "U64";
     case ATTEST_UINT8: return "U8";
     default: return NULL;
     }
