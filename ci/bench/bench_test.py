@@ -65,9 +65,14 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(report.tflops_per_s(r, "attest"), 0.25)
 
     def test_tables(self):
-        for shape in tables.LONG:
-            self.assertEqual((shape.batch * shape.seqlen_q, shape.heads * shape.head_dim), (16384, 2048))
-        self.assertEqual(len(set(tables.LONG)), 12)
+        long = [shape for shape in tables.LONG if not shape.has_few_rows()]
+        self.assertEqual({shape.batch * shape.seqlen_q for shape in long}, {16384})
+        self.assertEqual({shape.rows_first for shape in tables.LONG}, {True})
+        plain = [shape for shape in long if shape.head_dim in (64, 128, 256)
+                 and shape.named() in (("plain",), ("causal",))]
+        self.assertEqual({shape.heads * shape.head_dim for shape in plain}, {2048})
+        self.assertEqual((len(plain), len(set(long)), len(set(tables.LONG))), (36, 70, 80))
+        self.assertEqual([shape.directions() for shape in tables.LONG[-10:]], [("forward",)] * 10)
         self.assertEqual(len(set(tables.SHORT)), 24)
         self.assertEqual([shape[2] for shape in tables.SHORT[::4]], [32, 64, 128, 1, 1, 1])
         self.assertIn(tables.Shape(8000, 8, 1, 128, 256), tables.SHORT)
@@ -166,12 +171,13 @@ class Text(unittest.TestCase):
         self.assertEqual(cells["floor"], "0.352")
         self.assertEqual(cells["TFLOP/s"], "269")
         self.assertEqual(cells["time / floor"], "2.90")
-        self.assertEqual(cells["speed / FA2's"], "0.90")
+        self.assertEqual((cells["speed / best's"], cells["best peer"]), ("0.59", "cuDNN"))
+        self.assertEqual(cells["/ product"], "0.35")
         self.assertEqual((cells["error o"], cells["lse"], cells["FA2's o"]), ("1.71e-03", "4.10e-08", "1.72e-03"))
 
     def test_refused_is_a_dash_and_a_sentence(self):
         cells = self.cells("backward", "2048")
-        self.assertEqual((cells["attest"], cells["TFLOP/s"], cells["speed / FA2's"], cells["error dq"]),
+        self.assertEqual((cells["attest"], cells["TFLOP/s"], cells["speed / best's"], cells["error dq"]),
                          ("-", "-", "-", "-"))
         self.assertEqual(cells["FA2"], "2.750 ±0.2%")
         sentence = self.record["rows"][1]["runs"]["attest"]["refused"]
@@ -190,6 +196,21 @@ class Text(unittest.TestCase):
         self.assertIn("without PyTorch the rate of products is not known", text)
         self.assertNotIn("FA2", text)
         self.assertEqual(self.cells("forward", "2048")["floor"], "0.063")
+
+    def test_shapes_that_are_not_square(self):
+        group = tables.Shape(2, 32, 8192, 8192, 192, True, 8, 128, 1024, True)
+        few = tables.Shape(1, 9, 512, 65536, 128)
+        self.record["rows"] = [measure.row(shape, "forward", {
+            "attest": {"samples_ms": [1.0] * 2, "errors": {}, "kernel": "k"}, "FA4": {"samples_ms": [speed] * 2}})
+            for shape, speed in ((group, 1.0), (few, 2.0), (few._replace(seqlen_q=1024), 4.5), (group, 1.21))]
+        text = report.text(self.record)
+        self.assertEqual(cells_of(text, "forward (ms)", {"seqlen": "512 x 65536"})["speed / best's"], "2.00")
+        cells = cells_of(text, "forward (ms)", {"head_dim": "192/128"})
+        self.assertEqual((cells["heads"], cells["mask"], cells["FA4"]), ("32/8", "window 1024", "1.000 ±0.0%"))
+        title = "best peer's time / attest's, geometric mean"
+        self.assertEqual(cells_of(text, title, {"mask": "few rows"}),
+                         {"head_dim": "128", "mask": "few rows", "forward": "3.000", "backward": "-", "rows": "2"})
+        self.assertEqual(cells_of(text, title, {"mask": "window 1024, 32/8"})["forward"], "1.100")
 
     def test_lines_of_a_table_are_as_long(self):
         lines = [line for line in report.text(self.record).splitlines() if line.startswith("|")]
@@ -428,6 +449,10 @@ class LibraryFunctions(unittest.TestCase):
         want = (ctypes.c_float * 2)(3, 4)
         self.assertEqual(self.library.relative_error("fp32", (ctypes.c_float * 2)(3, 4.5), want), 0.1)
         self.assertEqual(self.library.relative_error("bf16", (ctypes.c_uint16 * 2)(0x4040, 0x4080), want), 0)
+        empty = (ctypes.c_float * 2)(3, -math.inf)
+        got = (ctypes.c_float * 2)(3.3, -math.inf)
+        self.assertAlmostEqual(self.library.relative_error("fp32", got, empty), 0.1, places=6)
+        self.assertTrue(math.isnan(self.library.relative_error("fp32", (ctypes.c_float * 2)(3, 4), empty)))
         poison = (ctypes.c_uint16 * 2)(0x4040, 0xFFFF)
         self.assertTrue(math.isnan(self.library.relative_error("bf16", poison, want)))
 
@@ -653,7 +678,7 @@ class Measuring(unittest.TestCase):
         plain = tables.Shape(2, 4, 24, 24, 16)
         record = self.measured("features", tables.featured(plain) + [
             tables.Shape(1, 1, 256, 256, 16, features=("block_mask",)),
-            tables.Shape(2, 4, 17, 130, 16, True, heads_kv=2, head_dim_v=24, rows_first=True,
+            tables.Shape(2, 4, 130, 130, 16, True, heads_kv=2, head_dim_v=24, rows_first=True,
                          features=("mask", "bias")),
         ])
         for r in record["rows"]:

@@ -225,7 +225,7 @@ def makers(bench, shape, direction):
         found["empty"] = lambda: Empty(bench.library)
     elif bench.torch is not None:
         inputs = peers.tensors(bench.torch, bench.dtype, shape, bench.pointers)
-        for name in bench.beside:
+        for name in (name for name in bench.beside if tables.takes_part(name, shape)):
             found[name] = lambda name=name: peers.Backend(bench.torch, name, shape, inputs, direction)
     return found
 

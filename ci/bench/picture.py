@@ -13,7 +13,7 @@ COLOURS = {"attest": "#c0392b", "FA2": "#2c6fbb", "memeff": "#8fa9bf", "cuDNN": 
 # those under it; then the axes, and a panel's width.
 Kind = collections.namedtuple("Kind", "height panel label axes width")
 LONG = Kind(lambda record, row, name: report.tflops_per_s(row, name),
-            lambda row: f"head_dim {row['head_dim']}, {'causal' if row['causal'] else 'full'}",
+            lambda row: "head_dim {3}, {4}".format(*report.shape_cells(row)),
             lambda row: report.shape_cells(row)[2],
             ["set ylabel 'TFLOP/s'", "set xlabel 'seqlen'", "set yrange [0:*]"], 300)
 SHORT = Kind(report.over_floor,

@@ -85,10 +85,23 @@ def seqlen_cell(shape):
     return str(shape.seqlen_k) if same else f"{shape.seqlen_q} x {shape.seqlen_k}"
 
 
+def mask_cell(shape):
+    if shape.window:
+        return f"window {shape.window}"
+    return "causal" if shape.causal else "full"
+
+
+def heads_cell(shape):
+    return str(shape.heads) if shape.kv == shape.heads else f"{shape.heads}/{shape.kv}"
+
+
+def head_dim_cell(shape):
+    return str(shape.head_dim) if shape.dim_v == shape.head_dim else f"{shape.head_dim}/{shape.dim_v}"
+
+
 def shape_cells(row):
     shape = of_row(row)
-    return [str(shape.batch), str(shape.heads), seqlen_cell(shape), str(shape.head_dim),
-            "causal" if shape.causal else "full"]
+    return [str(shape.batch), heads_cell(shape), seqlen_cell(shape), head_dim_cell(shape), mask_cell(shape)]
 
 
 def time_cell(row, name):
@@ -107,18 +120,29 @@ def cell(value, form):
     return "-" if value is None else format(value, form)
 
 
-def row_cells(record, row, names):
+def of_product(record, row):
+    """attest's flops a second in parts of those of the matrix product, or None."""
+    if not (record["matrix_flops_per_s"] and has_time(row, "attest")):
+        return None
+    return tflops_per_s(row, "attest") * 1e12 / record["matrix_flops_per_s"]
+
+
+def speed_over_best(row):
+    """The best peer's time over attest's, or None."""
+    best = best_peer(row)
+    return best and ratio(row, best, "attest")
+
+
+def long_cells(record, row, names):
     own = has_time(row, "attest")
     tensors = RESULTS[row["direction"]]
     cells = shape_cells(row) + [f"{floor_ms(record, row):.3f}"] + [time_cell(row, name) for name in names]
     cells.append(cell(tflops_per_s(row, "attest") if own else None, ".0f"))
+    cells.append(cell(of_product(record, row), ".2f"))
     cells.append(cell(over_floor(record, row, "attest") if own else None, ".2f"))
-    if "FA2" in names:
-        cells.append(cell(ratio(row, "FA2", "attest"), ".2f"))
+    cells += [cell(speed_over_best(row), ".2f"), best_peer(row) or "-"]
     cells += [error_cell(row, "attest", tensor) for tensor in tensors]
-    if "FA2" in names:
-        cells.append(error_cell(row, "FA2", tensors[0]))
-    return cells
+    return cells + [error_cell(row, "FA2", tensors[0])] * ("FA2" in names)
 
 
 def error_columns(direction):
@@ -126,14 +150,10 @@ def error_columns(direction):
     return ["error " + first, *others]
 
 
-def header(names, direction):
-    cells = ["B", "heads", "seqlen", "head_dim", "mask", "floor"] + list(names) + ["TFLOP/s", "time / floor"]
-    if "FA2" in names:
-        cells.append("speed / FA2's")
-    cells += error_columns(direction)
-    if "FA2" in names:
-        cells.append("FA2's o" if direction == "forward" else "FA2's dq")
-    return cells
+def long_columns(names, direction):
+    return ["B", "heads", "seqlen", "head_dim", "mask", "floor", *names, "TFLOP/s", "/ product", "time / floor",
+            "speed / best's", "best peer", *error_columns(direction),
+            *["FA2's " + RESULTS[direction][0]] * ("FA2" in names)]
 
 
 def aligned(lines):
@@ -197,14 +217,36 @@ def by_direction(record, unit, header_of, cells_of, names):
     return lines
 
 
+def geometric_mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def means_table(record):
+    """Over seqlen, of each head_dim and mask: how much faster attest is than the best peer of each row."""
+    found = {}
+    for row in record["rows"]:
+        shape = of_row(row)
+        mask = "few rows" if shape.has_few_rows() else mask_cell(shape)
+        group = (head_dim_cell(shape), mask if shape.kv == shape.heads else f"{mask}, {heads_cell(shape)}")
+        speeds = found.setdefault(group, {direction: [] for direction in DIRECTIONS})[row["direction"]]
+        if speed_over_best(row):
+            speeds.append(speed_over_best(row))
+    lines = [["head_dim", "mask", *DIRECTIONS, "rows"]]
+    for group, speeds in found.items():
+        lines.append([*group, *(cell(geometric_mean(speeds[direction]), ".3f") for direction in DIRECTIONS),
+                      str(max(map(len, speeds.values())))])
+    return aligned(lines)
+
+
 def long_text(record, names):
     lines = [f"{machine(record)}, random normal inputs, each timed call behind one like it.",
              medians_sentence(record), floor_sentence(record),
              "error: |result - oracle| / |oracle| in Frobenius norms, over the last head of the last sequence.",
-             "TFLOP/s, ratios and errors are attest's where no other name stands; its kernels here: "
-             + kernels(record) + "."]
-    return lines + by_direction(record, "ms", lambda direction: header(names, direction),
-                                lambda row: row_cells(record, row, names), names)
+             "TFLOP/s, ratios and errors are attest's where no other name stands; / product: of the rate of that "
+             f"product; speed: the best peer's time over attest's; its kernels here: {kernels(record)}."]
+    lines += by_direction(record, "ms", lambda direction: long_columns(names, direction),
+                          lambda row: long_cells(record, row, names), names)
+    return lines + ["", "best peer's time / attest's, geometric mean", "", *means_table(record)]
 
 
 def short_cells(record, row, names):
@@ -212,7 +254,7 @@ def short_cells(record, row, names):
     cells = shape_cells(row) + [f"{floor_ms(record, row):.3f}", time_cell(row, "attest"),
                                 cell(over_floor(record, row, "attest") if has_time(row, "attest") else None, ".2f")]
     cells += [cell(median_ms(row["runs"][name]) if has_time(row, name) else None, ".3f") for name in names[1:]]
-    return cells + [cell(best and ratio(row, best, "attest"), ".2f"), best or "-"]
+    return cells + [cell(speed_over_best(row), ".2f"), best or "-"]
 
 
 def over_math(row, tensor):
@@ -304,7 +346,7 @@ def feature_cells(record, row):
             cell(over_plain(record, row), ".2f"),
             cell(over_floor(record, row, "attest") if own else None, ".2f"),
             cell(best and median_ms(row["runs"][best]), ".3f"), best or "-",
-            cell(best and ratio(row, best, "attest"), ".2f"), cell(worst, ".1e"),
+            cell(speed_over_best(row), ".2f"), cell(worst, ".1e"),
             row["runs"].get("attest", {}).get("kernel", "-")]
 
 

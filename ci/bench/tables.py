@@ -54,10 +54,16 @@ class Shape(typing.NamedTuple):
         if len(self.features) > 4:
             return ("all",)
         asked = [word for word, is_so in (("causal", self.causal), ("window", self.window),
-                                          ("gqa", self.kv != self.heads)) if is_so]
+                                          ("gqa", self.kv != self.heads), ("few", self.has_few_rows())) if is_so]
         return (*self.features, *asked) or ("plain",)
 
+    def has_few_rows(self):
+        """On many keys, as when a part of a long prompt is read."""
+        return 1 < self.seqlen_q < self.seqlen_k
+
     def directions(self):
+        if self.has_few_rows():
+            return ("forward",)
         return ("backward",) if self.features == ("dbias",) else ("forward", "backward")
 
     def plain(self):
@@ -71,12 +77,29 @@ def of_row(row):
     return Shape(**{**fields, "features": tuple(fields.get("features", ()))})
 
 
-# Long sequences: batch * seqlen = 16384, heads * head_dim = 2048.
+
+
+def of_tokens(seqlen, heads, head_dim, causal=False, **others):
+    """16384 tokens, in the layout that models have them."""
+    return Shape(16384 // seqlen, heads, seqlen, seqlen, head_dim, causal, rows_first=True, **others)
+
+
+# Long sequences: heads * head_dim = 2048, or the next below with a power of two of heads; groups, a window and
+# features of v that are fewer; few rows on many keys.
 LONG = [
-    Shape(16384 // seqlen, 2048 // head_dim, seqlen, seqlen, head_dim, causal)
-    for head_dim in (64, 128)
+    of_tokens(seqlen, heads, head_dim, causal)
+    for head_dim, heads in ((64, 32), (96, 16), (128, 16), (192, 8), (256, 8))
     for causal in (False, True)
-    for seqlen in (512, 2048, 8192)
+    for seqlen in (512, 1024, 2048, 4096, 8192, 16384)
+] + [
+    of_tokens(seqlen, heads, 128, True, heads_kv=8) for heads in (32, 64) for seqlen in (2048, 8192)
+] + [
+    of_tokens(8192, heads, head_dim, True, window=1024) for head_dim, heads in ((64, 32), (128, 16))
+] + [
+    of_tokens(seqlen, 16, 192, causal, head_dim_v=128) for causal in (False, True) for seqlen in (2048, 8192)
+] + [
+    Shape(1, heads, seqlen_q, 65536, 128, heads_kv=heads_kv, rows_first=True)
+    for heads, heads_kv in ((8, 1), (9, 9)) for seqlen_q in (512, 1024, 2048, 4096, 8192)
 ]
 
 # Sequences that fit into one tile, by the thousand: each attending to itself, and its first token alone to all of it.
@@ -120,11 +143,18 @@ TABLES = {"long": LONG, "short": SHORT, "small": SMALL, "features": FEATURED}
 
 # What is timed beside attest.
 BESIDE = {
-    "long": ("FA2", "memeff", "cuDNN"),
+    "long": ("FA2", "FA3", "FA4", "cuDNN", "flex"),
     "short": ("FA2", "memeff", "cuDNN", "math", "whole"),
     "small": ("empty",),
-    "features": ("FA2", "memeff", "cuDNN", "flex", "FA3", "FA4"),
+    "features": ("FA2", "FA3", "FA4", "memeff", "cuDNN", "flex"),
 }
+
+
+def takes_part(name, shape):
+    """FlexAttention is for what is not simple to say otherwise; elsewhere others are faster, and compiling it takes
+    long."""
+    return name != "flex" or bool(shape.features or shape.window)
+
 
 # What --quick leaves out: they take longest, and so does the oracle.
 QUICK_SEQLEN = 2048
