@@ -26,35 +26,46 @@ FAMILY_BATCH = 4  # sequences of the inputs that errors alone are taken on
 
 
 class Bench:
-    """Buffers for the largest shapes of a table, with random inputs in them; `beside`: what is timed beside attest, of
-    it what PyTorch has if that is there."""
+    """Buffers for shapes, with random inputs in them; `beside`: what is timed beside attest, of it what PyTorch has if
+    that is there."""
 
     def __init__(self, cuda, library, dtype, shapes, beside=()):
         self.cuda, self.library, self.dtype, self.beside = cuda, library, dtype, beside
         self.torch = peers.load() if beside else None
-        self.sizes = {}
+        self.sizes, self.pointers, self.drawn = {}, {}, {}
+        self.flush_bytes = max(FLUSH_BYTES, 2 * cuda.l2_bytes())
+        self.flush = cuda.allocate(self.flush_bytes)
+        self.hold(shapes)
+
+    def hold(self, shapes):
+        """Buffers for the largest of these shapes, instead of those before."""
+        for pointer in self.pointers.values():
+            self.cuda.free(pointer)
+        self.sizes, self.pointers = {}, {}
         for shape in shapes:
             for name in ours.tensors_of(shape):
                 self.sizes[name] = max(self.sizes.get(name, 0), ours.tensor_bytes(name, shape))
-        self.pointers = {name: cuda.allocate(size) for name, size in self.sizes.items()}
-        self.flush_bytes = max(FLUSH_BYTES, 2 * cuda.l2_bytes())
-        self.flush = cuda.allocate(self.flush_bytes)
+        for name, size in self.sizes.items():
+            self.pointers[name] = self.cuda.allocate(size)
         self.draw("normal")
 
     def draw(self, family):
-        """Inputs of a family."""
-        for name in ours.INPUTS:
-            drawn = min(self.sizes[name] // 2, DRAWN)
-            self.repeat(name, self.library.draw(self.dtype, family, name, drawn), 2 * drawn)
-        if "bias" in self.sizes:
-            drawn = min(self.sizes["bias"] // 2, DRAWN)
-            self.repeat("bias", self.library.draw(self.dtype, "normal", "bias", drawn), 2 * drawn)
-        if "sink" in self.sizes:
-            self.repeat("sink", self.library.draw("fp32", "normal", "sink", self.sizes["sink"] // 4),
-                        self.sizes["sink"])
-        if "mask" in self.sizes:
-            drawn = min(self.sizes["mask"], DRAWN)
-            self.repeat("mask", random_mask(drawn), drawn)
+        """Inputs of a family; biases and sinks are normal always."""
+        for name in self.sizes:
+            if name in ours.INPUTS:
+                self.fill(name, family, self.dtype)
+            elif name in ("bias", "sink"):
+                self.fill(name, "normal", ours.dtype_of(name, self.dtype))
+            elif name == "mask":
+                drawn = min(self.sizes["mask"], DRAWN)
+                self.repeat("mask", random_mask(drawn), drawn)
+
+    def fill(self, name, family, dtype):
+        """With numbers of a family, drawn once."""
+        count = min(self.sizes[name] // ours.BYTES[dtype], DRAWN)
+        if (family, name, count) not in self.drawn:
+            self.drawn[family, name, count] = self.library.draw(dtype, family, name, count)
+        self.repeat(name, self.drawn[family, name, count], count * ours.BYTES[dtype])
 
     def repeat(self, name, data, drawn):
         """A buffer full of `drawn` bytes."""
@@ -297,50 +308,59 @@ def time_row(bench, shape, direction, want, rounds, sample=sample_call):
 def row_or_refusal(shape, direction, timed):
     """Whatever goes wrong, as where a kernel ends in a fault, is the row's own, and the others go on."""
     try:
-        return timed()
+        return timed(shape, direction)
     except Exception as error:  # pylint: disable=broad-except
         return row(shape, direction, {"attest": {"refused": f"{type(error).__name__}: {error}"}})
 
 
+def add_rows(rows, bench, chosen, rounds, sample, progress):
+    """Rows of a shape with and without features, whose buffers fit into memory together."""
+    hold = functools.lru_cache(lambda: bench.hold([shape for shape, _ in chosen]))
+    expected = functools.lru_cache(maxsize=1)(bench.prepared)  # of the shape's other direction, too
+
+    def timed(shape, direction):
+        hold()
+        return time_row(bench, shape, direction, expected(shape), rounds, sample)
+
+    for shape, direction in chosen:
+        progress(shape)
+        rows.append(row_or_refusal(shape, direction, timed))
+
+
 def add_error_rows(rows, bench, shapes, progress):
     """Errors alone, on the other input families, of a few sequences of each shape."""
+    few = [shape._replace(batch=min(FAMILY_BATCH, shape.batch)) for shape in shapes]
+    bench.hold(few)
     for family in list(ours.FAMILIES)[1:]:
         bench.draw(family)
-        for shape in shapes:
-            few = shape._replace(batch=min(FAMILY_BATCH, shape.batch))
-            progress(few)
-            want = bench.prepared(few)
+        for shape in few:
+            progress(shape)
+            want = bench.prepared(shape)
             for direction in ours.RESULTS:
-                runs, running = contestants(bench, few, direction, want)
+                runs, running = contestants(bench, shape, direction, want)
                 for contestant in running.values():
                     contestant.close()
-                rows.append({"family": family, **row(few, direction, runs)})
+                rows.append({"family": family, **row(shape, direction, runs)})
 
 
 def measure(cuda, library, table, dtype, chosen, rounds, progress, beside=None):
     """Everything that report.py prints. `chosen`: pairs of a shape and a direction, those of a shape together.
     `progress` is told of each row as it begins, and of what there is by then. `beside`: less than the table has."""
     random.seed(1)
-    shapes = list(dict.fromkeys(shape for shape, _ in chosen))
-    bench = Bench(cuda, library, dtype, shapes, tables.BESIDE[table] if beside is None else beside)
+    bench = Bench(cuda, library, dtype, [], tables.BESIDE[table] if beside is None else beside)
     torch = bench.torch
     record = {"table": table, "dtype": dtype, "gpu": cuda.name(), "driver": cuda.driver_version(),
               "torch": torch.__version__ if torch else None,
               "cudnn": torch.backends.cudnn.version() if torch else None,
               "copy_bytes_per_s": bench.copy_bytes_per_s(), "matrix_flops_per_s": bench.matrix_flops_per_s(),
               "rows": []}
-    sample = sample_queue if table == "small" else sample_call
 
     def begins(shape):
         progress(shape, record)
 
-    for shape, pairs in itertools.groupby(chosen, key=lambda pair: pair[0]):
-        expected = functools.lru_cache(lambda shape=shape: bench.prepared(shape))  # of the shape's last direction, too
-        for _, direction in pairs:
-            begins(shape)
-            record["rows"].append(row_or_refusal(shape, direction, lambda shape=shape, direction=direction: time_row(
-                bench, shape, direction, expected(), rounds, sample)))
+    for _, alike in itertools.groupby(chosen, key=lambda pair: pair[0].plain()):
+        add_rows(record["rows"], bench, list(alike), rounds, sample_queue if table == "small" else sample_call, begins)
     if table == "short":
         record["error_rows"] = []
-        add_error_rows(record["error_rows"], bench, shapes, begins)
+        add_error_rows(record["error_rows"], bench, dict.fromkeys(shape for shape, _ in chosen), begins)
     return record

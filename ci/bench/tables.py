@@ -151,9 +151,8 @@ BESIDE = {
 
 
 def takes_part(name, shape):
-    """FlexAttention is for what is not simple to say otherwise; elsewhere others are faster, and compiling it takes
-    long."""
-    return name != "flex" or bool(shape.features or shape.window)
+    """FlexAttention compiles for seconds on every row, so it is asked where the others do not take a row, or a bias."""
+    return name != "flex" or shape.window > 0 or any(map(shape.has, ("sink", "alibi", "softcap", "bias", "block_mask")))
 
 
 # What --quick leaves out: they take longest, and so does the oracle.
