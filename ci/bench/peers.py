@@ -190,7 +190,9 @@ class Backend:
 
     def results(self, checked):
         """Those heads of the last sequence that are checked, by name, as bytes that lie as attest's do. (lse is not
-        among what PyTorch returns.)"""
+        among what PyTorch returns.) None under dropout, whose random bits are the peer's own."""
+        if self.shape.has("dropout"):
+            return {}
         called = self
         if self.name == "math":
             few = {x: tensor[-FEW:] if x in ROWS else tensor for x, tensor in self.inputs.items()}

@@ -4,8 +4,6 @@ FlexAttention, both on the host, beside the reference device. Skipped where ther
 
 import ctypes
 import itertools
-import os
-import sys
 import unittest
 from unittest import mock
 
