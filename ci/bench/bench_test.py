@@ -111,8 +111,9 @@ class Arithmetic(unittest.TestCase):
         names = {shape.named() for shape, _ in rows}
         alone = [(feature,) for feature in (*tables.FEATURES, "causal", "gqa", "plain", "all")]
         self.assertEqual(names, set(alone))
-        self.assertEqual(len(rows), 10 * (2 * 12 + 1) + 2 * 2)
-        self.assertEqual([shape.batch for shape, _ in rows if shape.named() == ("block_mask",)], [2] * 4)
+        self.assertEqual(len(rows), 10 * (2 * 12 + 1) + 2 * 8)
+        self.assertEqual([shape.batch for shape, _ in rows if shape.named() == ("block_mask",)], [2] * 16)
+        self.assertEqual(len({shape for shape, _ in rows}), 10 * 13 + 2 * 4)
         chosen = tables.chosen("features", ["dropout", "bias", "long", "dim64", "backward"], 2048)
         self.assertEqual([(shape.named(), shape.seqlen_k, direction) for shape, direction in chosen],
                          [(("bias",), 2048, "backward"), (("dropout",), 2048, "backward")])
@@ -122,17 +123,19 @@ class Arithmetic(unittest.TestCase):
     def test_flex_is_asked_where_it_is_needed(self):
         asked = [shape.named()[0] for shape in tables.featured(tables.Shape(2, 16, 8192, 8192, 128))
                  if tables.takes_part("flex", shape)]
-        self.assertEqual(asked, ["sink", "alibi", "bias", "dbias", "softcap", "block_mask", "all"])
+        self.assertEqual(asked, ["sink", "alibi", "bias", "dbias", "softcap", *["block_mask"] * 4, "all"])
         self.assertTrue(tables.takes_part("FA2", tables.LONG[0]))
 
     def test_random_masks(self):
         mask = measure.random_mask(100000)
         self.assertEqual(set(mask), {0, 1})
         self.assertAlmostEqual(sum(mask) / len(mask), tables.VISIBLE, delta=0.01)
-        blocks = measure.small_inputs(tables.Shape(1, 1, 8192, 8192, 64, features=("block_mask",)))["block_mask"]
-        for row in range(64):
-            self.assertEqual(sum(blocks[64 * row:64 * row + 64]), 8)
-            self.assertEqual(blocks[65 * row], 1)
+        for every in (2, 4, 8, 16):
+            shape = tables.Shape(1, 1, 8192, 8192, 64, features=("block_mask",), blocks=every)
+            blocks = measure.small_inputs(shape)["block_mask"]
+            for row in range(64):
+                self.assertEqual(sum(blocks[64 * row:64 * row + 64]), 64 // every)
+                self.assertEqual(blocks[65 * row], 1)
         lengths = list(measure.small_inputs(tables.Shape(9000, 1, 64, 64, 64, features=("seqused",)))["seqused_k"])
         self.assertEqual((min(lengths), max(lengths)), (32, 64))
         self.assertAlmostEqual(sum(lengths) / 9000 / 64, tables.USED, delta=0.01)
@@ -238,6 +241,8 @@ class Features(unittest.TestCase):
                          ["16000 x 64", "8/8 of 64", "1.400 ±0.0%", "1.40", "1.43", "1.950", "memeff", "1.39",
                           "2.0e-03", "short"])
         self.assertEqual(cells_of(text, "forward (ms)", {"feature": "causal"})["/ plain"], "0.75")
+        blocks = tables.Shape(2, 16, 8192, 8192, 128, features=("block_mask",), blocks=16)
+        self.assertEqual(report.feature_cell(blocks), "block_mask 1/16")
         self.assertEqual(text.count("- of FA3: not installed"), 1)
 
     def test_without_the_plain_row(self):

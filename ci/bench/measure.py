@@ -158,16 +158,16 @@ def small_inputs(shape):
         found["seqused_k"] = (ctypes.c_int32 * shape.batch)(*[rng.randint(shape.seqlen_k // 2, shape.seqlen_k)
                                                               for _ in range(shape.batch)])
     if shape.has("block_mask"):
-        found["block_mask"] = random_blocks(rng, -(-shape.seqlen_k // tables.BLOCK))
+        found["block_mask"] = random_blocks(rng, -(-shape.seqlen_k // tables.BLOCK), shape.blocks)
     return found
 
 
-def random_blocks(rng, blocks):
-    """Of each row of blocks that on the diagonal and others are visible."""
+def random_blocks(rng, blocks, every):
+    """Of each row of blocks that on the diagonal and others are visible, one in `every`."""
     mask = (ctypes.c_uint8 * (blocks * blocks))()
     for row in range(blocks):
         others = [column for column in range(blocks) if column != row]
-        for column in [row, *rng.sample(others, max(1, round(blocks * tables.VISIBLE_BLOCKS)) - 1)]:
+        for column in [row, *rng.sample(others, max(1, blocks // every) - 1)]:
             mask[row * blocks + column] = 1
     return mask
 

@@ -130,7 +130,7 @@ def fa4(shape, extra):
     if shape.has("softcap"):
         options["softcap"] = float(SOFTCAP)
     if shape.has("sink"):
-        options["learnable_sink"] = extra["sink"].to(extra["q"].dtype)
+        options["learnable_sink"] = extra["sink"]
     return rows_first(functools.partial(flash_attn_func, **options)), contextlib.nullcontext
 
 

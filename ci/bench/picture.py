@@ -29,7 +29,7 @@ SMALL = Kind(lambda record, row, name: 1e3 * report.beyond_empty(row, "samples_m
 
 FEATURES = Kind(lambda record, row, name: report.median_ms(row["runs"][name]),
                 lambda row: "{2}, head_dim {3}".format(*report.shape_cells(row)),
-                lambda row: ", ".join(report.of_row(row).named()),
+                lambda row: report.feature_cell(report.of_row(row)),
                 ["set ylabel 'ms'", "set logscale y", "set xtics rotate", "set bmargin 7"], 500)
 
 

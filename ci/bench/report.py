@@ -337,12 +337,17 @@ def over_plain(record, row):
     return median_ms(row["runs"]["attest"]) / median_ms(plain["runs"]["attest"])
 
 
+def feature_cell(shape):
+    words = ", ".join(shape.named())
+    return f"{words} 1/{shape.blocks}" if shape.has("block_mask") else words
+
+
 def feature_cells(record, row):
     shape, best, own = of_row(row), best_peer(row), has_time(row, "attest")
     errors = row["runs"].get("attest", {}).get("errors", {})
     worst = max(errors.values(), key=lambda x: (math.isnan(x), x), default=None)
     return [f"{shape.batch} x {seqlen_cell(shape)}", f"{shape.heads}/{shape.kv} of {shape.head_dim}",
-            ", ".join(shape.named()), f"{floor_ms(record, row):.3f}", time_cell(row, "attest"),
+            feature_cell(shape), f"{floor_ms(record, row):.3f}", time_cell(row, "attest"),
             cell(over_plain(record, row), ".2f"),
             cell(over_floor(record, row, "attest") if own else None, ".2f"),
             cell(best and median_ms(row["runs"][best]), ".3f"), best or "-",

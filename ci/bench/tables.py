@@ -3,7 +3,7 @@
 import typing
 
 SOFTCAP, DROPOUT = 50, 0.1
-BLOCK, VISIBLE_BLOCKS = 128, 1 / 8  # of a block mask: rows and columns of a block, and which share of them is visible
+BLOCK = 128  # rows and columns of a block of a block mask
 VISIBLE, USED = 0.8, 0.75  # of scores under a mask; of keys under seqused: lengths are half of seqlen to all of it
 
 # What can be asked of scores; `dbias` has a bias, too. Masks are [batch, 1, 1, seqlen_k] and [batch, 1, seqlen_q,
@@ -24,6 +24,7 @@ class Shape(typing.NamedTuple):
     window: int = 0  # keys before the query's own that a causal row sees; 0: all
     rows_first: bool = False  # [batch][seqlen][heads][head_dim], else [batch][heads][seqlen][head_dim]
     features: typing.Tuple[str, ...] = ()
+    blocks: int = 8  # under a block mask one block in so many is visible
 
     @property
     def kv(self):
@@ -46,7 +47,7 @@ class Shape(typing.NamedTuple):
             share = 1 - self.seqlen_q / self.seqlen_k / 2
         if self.has("seqused"):
             share *= USED
-        return share * (VISIBLE_BLOCKS if self.has("block_mask") else 1)
+        return share * (1 / self.blocks if self.has("block_mask") else 1)
 
 
     def named(self):
@@ -68,7 +69,7 @@ class Shape(typing.NamedTuple):
 
     def plain(self):
         """The same without what is named."""
-        return self._replace(causal=False, window=0, heads_kv=0, features=())
+        return self._replace(causal=False, window=0, heads_kv=0, features=(), blocks=8)
 
 
 def of_row(row):
@@ -125,7 +126,7 @@ def featured(plain):
     found = [plain._replace(features=(feature,)) for feature in FEATURES if feature != "block_mask"]
     found += [plain._replace(causal=True), plain._replace(heads_kv=group)]
     if plain.seqlen_k == 8192:
-        found.append(plain._replace(features=("block_mask",)))
+        found += [plain._replace(features=("block_mask",), blocks=blocks) for blocks in (2, 4, 8, 16)]
     together = ("sink", "alibi", "mask", "seqused", "dbias", "softcap", "dropout")
     return [plain, *found, plain._replace(causal=True, heads_kv=group, features=together)]
 
