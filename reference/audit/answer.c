@@ -203,10 +203,11 @@ void answer_place(const struct audit_case *c, struct answer *a)
         const struct tensor *t = tensor_set_find(&a->set, (enum part)(PART_O + which));
         if (t == NULL) continue;
         any = true;
-        if (which == REF_LSE) a->error = place_lse(c, t, a);
-        else if (which == REF_DBIAS) a->error = place_dbias(c, t, a);
-        else if (which == REF_DSINK) a->error = place_dsink(c, t, a);
-        else a->error = place_rows(c, (enum ref_tensor)which, view_of(t), a);
+        char **wrong = which == REF_O ? &a->error : &a->wrong[which];
+        if (which == REF_LSE) *wrong = place_lse(c, t, a);
+        else if (which == REF_DBIAS) *wrong = place_dbias(c, t, a);
+        else if (which == REF_DSINK) *wrong = place_dsink(c, t, a);
+        else *wrong = place_rows(c, (enum ref_tensor)which, view_of(t), a);
     }
     if (a->error == NULL) a->error = place_packed(c, a, &any);
     if (a->error != NULL) return;
@@ -231,7 +232,10 @@ void answer_note(const struct answer *a, struct notes *notes)
 
 void answer_close(struct answer *a)
 {
-    for (int t = 0; t < CASE_NUM_TENSORS; ++t) free(a->unsupported[t]);
+    for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
+        free(a->unsupported[t]);
+        free(a->wrong[t]);
+    }
     notes_free(&a->notes);
     free(a->lse);
     free(a->error);

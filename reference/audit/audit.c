@@ -104,8 +104,12 @@ static char *judge_in_best_layout(const struct options *options, struct audit *a
 
 static void print_errors(const struct audit *audit)
 {
-    for (int i = 0; i < audit->num_answers; ++i)
-        if (audit->answers[i].error != NULL) fprintf(stderr, "audit: %s\n", audit->answers[i].error);
+    for (int i = 0; i < audit->num_answers; ++i) {
+        const struct answer *a = &audit->answers[i];
+        if (a->error != NULL) fprintf(stderr, "audit: %s\n", a->error);
+        for (int t = 0; t < CASE_NUM_TENSORS && a->error == NULL; ++t)
+            if (a->wrong[t] != NULL) fprintf(stderr, "audit: %s\n", a->wrong[t]);
+    }
 }
 
 int audit_files(struct options *options)

@@ -110,6 +110,24 @@ Test(names, inputs_may_be_in_several_files)
     fixture_free(&f);
 }
 
+Test(names, archives_of_torch_and_numpy)
+{
+    char *folder = sentence("%s", project_path("reference/audit/fuzz/corpus/zip"));
+    char *arguments = sentence("%1$s/inputs.pt torch=%1$s/results.pt", folder);
+    expect_run(0, arguments);
+    expect_text(audit_stdout(), "5 tensors of 1 implementations: 5 PASS");
+    expect_text(audit_stdout(), "softmax_scale 0.353553385 (metadata)");
+    free(arguments);
+    arguments = sentence("%1$s/inputs.pt torch=%1$s/results.pt --scale=.3", folder);
+    expect_run(1, arguments);
+    free(arguments);
+    arguments = sentence("%1$s/numpy.npz %1$s/compressed.npz", folder);
+    expect_run(2, arguments);
+    expect_text(audit_stderr(), "numpy.npz: there is no tensor v");
+    free(arguments);
+    free(folder);
+}
+
 Test(names, a_tensor_that_is_not_read_accuses_nobody)
 {
     struct fixture f = made(12, 12, 4, 2);

@@ -30,22 +30,6 @@ void *case_own(struct audit_case *c, void *memory)
     return c->owned[c->num_owned++] = memory;
 }
 
-double tensor_number(const struct tensor *t, int64_t i)
-{
-    switch (t->dtype) {
-    case TENSOR_FP64: return ((const double *)t->data)[i];
-    case TENSOR_INT64: return (double)((const int64_t *)t->data)[i];
-    case TENSOR_UINT64: return (double)((const uint64_t *)t->data)[i];
-    case TENSOR_INT32: return ((const int32_t *)t->data)[i];
-    case TENSOR_UINT32: return ((const uint32_t *)t->data)[i];
-    case TENSOR_INT16: return ((const int16_t *)t->data)[i];
-    case TENSOR_UINT16: return ((const uint16_t *)t->data)[i];
-    case TENSOR_INT8: return ((const int8_t *)t->data)[i];
-    case ATTEST_UINT8: return ((const uint8_t *)t->data)[i];
-    default: return ref_format(t->dtype) != NULL ? ref_load(t->dtype, t->data, i) : NAN;
-    }
-}
-
 /* ---- paths ---- */
 
 static bool is_same_file(const char *a, const char *b)

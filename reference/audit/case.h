@@ -60,6 +60,7 @@ struct answer {
     struct attest_problem problem;       /* the case's, with the outputs as this implementation laid them out */
     const void *got[CASE_NUM_TENSORS];   /* NULL: not returned, or not to be judged */
     char *unsupported[CASE_NUM_TENSORS]; /* why a returned tensor cannot be judged, or NULL */
+    char *wrong[CASE_NUM_TENSORS];       /* what is wrong with its shape, or NULL; of o that is an error of all */
     float *lse;                          /* packed, as the problem says */
     bool problem_unsupported;            /* `error` is the library's UNSUPPORTED */
     struct notes notes;                  /* how its tensors were read */
@@ -97,7 +98,6 @@ void answer_close(struct answer *a);
 char *case_guess(struct audit_case *c, struct notes *notes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void *case_own(struct audit_case *c, void *memory); /* returns it */
-double tensor_number(const struct tensor *t, int64_t i);
 char *case_wrong_shape(const struct view *v, const char *expected);
 /* The layout stated for this tensor, or for all. */
 enum stated { STATED_NOT, STATED_FOR_ALL, STATED_FOR_THIS };

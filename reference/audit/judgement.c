@@ -103,6 +103,7 @@ static void judge_tensor(const struct judgement *j, enum ref_tensor which, const
 
 static const char *reason_unsupported(const struct answer *a, enum ref_tensor which, const struct convention *c)
 {
+    if (a->wrong[which] != NULL) return a->wrong[which];
     if (a->unsupported[which] != NULL) return a->unsupported[which];
     if (alibi_is_forward_only(c->alibi) && (which == REF_DQ || which == REF_DK))
         return "gradients of q and k are not known for ALiBi inside the cap";
@@ -137,11 +138,11 @@ static bool judge_by(struct evaluations *all, const struct audit *audit, const s
                              j->lse != NULL ? j->lse : (void *)a->got[REF_LSE], j->gradients[recipe]);
     for (int t = 0; t < CASE_NUM_TENSORS; ++t) {
         struct judged_tensor *judged = &j->tensors[t];
-        judged->present = a->got[t] != NULL || a->unsupported[t] != NULL;
+        judged->present = a->got[t] != NULL || a->unsupported[t] != NULL || a->wrong[t] != NULL;
         if (!judged->present) continue;
         judged->reason = reason_unsupported(a, (enum ref_tensor)t, c);
         judged->got = t == REF_LSE && j->lse != NULL ? j->lse : a->got[t];
-        judged->verdict = VERDICT_UNSUPPORTED;
+        judged->verdict = a->wrong[t] != NULL ? VERDICT_ERROR : VERDICT_UNSUPPORTED;
         if (judged->reason != NULL) continue;
         judge_tensor(j, (enum ref_tensor)t, judged->got, recipe, audit, &judged->reports[recipe]);
         judged->verdict = verdict_of(judged->reports[recipe].verdict);

@@ -149,6 +149,24 @@ static int read_dtype(const struct reader *r, const char *descr, int32_t *dtype)
                   descr, descr[0] == '>' ? ", big-endian" : "");
 }
 
+static bool is_known(const char *descr)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; ++i)
+        if (strcmp(descr, dtypes[i].descr) == 0) return true;
+    return false;
+}
+
+/* A text of an archive is metadata. Four bytes a character, of which those of ASCII stay. */
+static int read_text(struct reader *r, const char *name, const uint8_t *data, size_t size)
+{
+    char text[256] = "";
+    for (size_t i = 0; i + 4 <= size && i / 4 + 1 < sizeof text; i += 4) {
+        const bool is_ascii = data[i] < 0x80 && data[i + 1] == 0 && data[i + 2] == 0 && data[i + 3] == 0;
+        text[i / 4] = (char)(is_ascii ? data[i] : '?');
+    }
+    return reader_append_metadata(r, name, text);
+}
+
 /* Column-major to row-major. */
 static void reorder(const struct tensor *t, const uint8_t *from, uint8_t *to)
 {
@@ -166,6 +184,13 @@ static int read_array(struct reader *r, const struct header *h, char *name, cons
 {
     struct tensor t = {.name = name, .ndim = h->ndim};
     memcpy(t.shape, h->shape, sizeof t.shape);
+    if (r->member != NULL && h->descr[0] == '<' && h->descr[1] == 'U' && h->ndim == 0)
+        return read_text(r, name, data, size);
+    if (r->member != NULL && !is_known(h->descr)) { /* of an archive, the other arrays are read all the same */
+        t = (struct tensor){.name = name, .dtype = TENSOR_BYTES, .ndim = 1, .shape = {(int64_t)size}};
+        tensor_measure(&t);
+        return reader_append(r, &t, data, size);
+    }
     if (read_dtype(r, h->descr, &t.dtype) != 0) return -1;
     const int64_t need = tensor_measure(&t);
     if (need < 0) return refuse(r, "shape has a product of more than 2^63 - 1 bytes");
@@ -212,7 +237,7 @@ int read_npy(struct reader *r, const uint8_t *bytes, size_t size)
     const char *const text = (const char *)bytes;
     struct cursor cursor = {.reader = r, .begin = text, .at = text, .end = text + length};
     if (read_dictionary(&cursor, &header) != 0) return -1;
-    char *name = tensor_name(r->path);
+    char *name = tensor_name(r->member != NULL ? r->member : r->path);
     if (name == NULL) return refuse(r, "no memory for its name");
     const int result = read_array(r, &header, name, bytes + length, size - length);
     free(name);

@@ -75,4 +75,6 @@ Test(readers_memory, every_allocation_that_fails_is_a_sentence)
     write_file(path, "", 0, array, sizeof array - 1);
     expect_sentences_until_it_opens(path, 6);
     expect_sentences_until_it_opens(folder, 7);
+    expect_sentences_until_it_opens("reference/audit/fuzz/corpus/zip/numpy.npz", 20);
+    expect_sentences_until_it_opens("reference/audit/fuzz/corpus/zip/inputs.pt", 100);
 }

@@ -65,8 +65,9 @@ int refuse(const struct reader *r, const char *format, ...)
     const size_t length = strlen(r->path), size = r->sentence_size;
     const bool is_long = length > SHOWN_PATH;
     if (size == 0) return -1;
-    const int used = snprintf(r->sentence, size, "%s%s: ", is_long ? "..." : "",
-                              is_long ? r->path + length - SHOWN_PATH : r->path);
+    const int used = snprintf(r->sentence, size, "%s%s: %.60s%s", is_long ? "..." : "",
+                              is_long ? r->path + length - SHOWN_PATH : r->path, r->member != NULL ? r->member : "",
+                              r->member != NULL ? ": " : "");
     if ((size_t)used < size) {
         va_list args;
         va_start(args, format);
@@ -85,24 +86,51 @@ static int refuse_errno(const struct reader *r, const char *what)
 
 /* ---- memory ---- */
 
-int reader_append(struct reader *r, const struct tensor *t, const void *data, size_t size)
+int reader_append_room(struct reader *r, const struct tensor *t, size_t size, void **room)
 {
     struct tensor_file *file = r->file;
     struct tensor *grown = realloc(file->tensors, ((size_t)file->count + 1) * sizeof *grown);
     char *name = strdup(t->name);
-    void *copy = malloc(size > 0 ? size : 1);
+    *room = calloc(size > 0 ? size : 1, 1);
     if (grown != NULL) file->tensors = grown;
-    if (grown == NULL || name == NULL || copy == NULL) {
+    if (grown == NULL || name == NULL || *room == NULL) {
         free(name);
-        free(copy);
+        free(*room);
         return refuse(r, "tensor '%.60s': no memory for its %zu bytes", t->name, size);
     }
-    if (size > 0) memcpy(copy, data, size);
     grown[file->count] = *t;
     grown[file->count].name = name;
-    grown[file->count].data = copy;
+    grown[file->count].data = *room;
     ++file->count;
     return 0;
+}
+
+int reader_append(struct reader *r, const struct tensor *t, const void *data, size_t size)
+{
+    void *room;
+    if (reader_append_room(r, t, size, &room) != 0) return -1;
+    if (size > 0) memcpy(room, data, size);
+    return 0;
+}
+
+int tensor_file_add_metadata(struct tensor_file *file, const char *key, const char *value)
+{
+    struct tensor_metadata *grown = realloc(file->metadata, ((size_t)file->num_metadata + 1) * sizeof *grown);
+    if (grown != NULL) file->metadata = grown;
+    char *const copies[2] = {strdup(key), strdup(value)};
+    if (grown == NULL || copies[0] == NULL || copies[1] == NULL) {
+        free(copies[0]);
+        free(copies[1]);
+        return -1;
+    }
+    grown[file->num_metadata++] = (struct tensor_metadata){copies[0], copies[1]};
+    return 0;
+}
+
+int reader_append_metadata(struct reader *r, const char *key, const char *value)
+{
+    if (tensor_file_metadata(r->file, key) != NULL) return refuse(r, "'%.60s' is there twice", key);
+    return tensor_file_add_metadata(r->file, key, value) == 0 ? 0 : refuse(r, "no memory for '%.60s'", key);
 }
 
 void tensor_file_close(struct tensor_file *file)
@@ -156,12 +184,28 @@ static bool is_npy(const char *name)
     return length >= 4 && strcmp(name + length - 4, ".npy") == 0;
 }
 
+/* A pickle that is no archive: torch.save of before PyTorch 1.6. Nothing of it is read. */
+static bool is_bare_pickle(const uint8_t *bytes, size_t size)
+{
+    return size >= 2 && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5 && (size < 8 || bytes[7] != 0);
+}
+
+/* Archives are known by their first bytes, .npy files by their name. */
+static int read_by_kind(struct reader *r, const uint8_t *bytes, size_t size)
+{
+    if (is_npy(r->path)) return read_npy(r, bytes, size);
+    if (is_zip(bytes, size)) return read_zip(r, bytes, size);
+    if (is_bare_pickle(bytes, size))
+        return refuse(r, "is a pickle that is no archive, as torch.save wrote it before PyTorch 1.6; save it again");
+    return read_safetensors(r, bytes, size);
+}
+
 static int read_one(struct reader *r)
 {
     uint8_t *bytes;
     size_t size = 0;
     int result = read_bytes(r, &bytes, &size);
-    if (result == 0) result = is_npy(r->path) ? read_npy(r, bytes, size) : read_safetensors(r, bytes, size);
+    if (result == 0) result = read_by_kind(r, bytes, size);
     free(bytes);
     return result;
 }
@@ -228,7 +272,11 @@ int tensor_file_parse(enum tensor_file_format format, const char *path, const vo
 {
     struct reader r = {.path = path, .sentence = sentence, .sentence_size = sentence_size};
     if (begin(&r, file) != 0) return -1;
-    return finish(&r, format == TENSOR_FILE_NPY ? read_npy(&r, bytes, size) : read_safetensors(&r, bytes, size), file);
+    switch (format) {
+    case TENSOR_FILE_NPY: return finish(&r, read_npy(&r, bytes, size), file);
+    case TENSOR_FILE_ZIP: return finish(&r, read_zip(&r, bytes, size), file);
+    default: return finish(&r, read_safetensors(&r, bytes, size), file);
+    }
 }
 
 /* ---- looking up ---- */

@@ -1,4 +1,4 @@
-/* tensor_file.h - the tensors of a safetensors file, of one .npy file or of a folder of .npy files.
+/* tensor_file.h - the tensors of a safetensors, .npz or .pt file, of one .npy file or of a folder of .npy files.
  *
  * Files are not trusted: every length, offset and extent is checked against the bytes that are there
  * before it is used or allocated, and a file that is not exactly well-formed is refused as a whole
@@ -39,22 +39,24 @@ struct tensor_metadata {
 struct tensor_file {
     struct tensor *tensors; /* in the order of the data, or of the file names; NULL if none */
     int count;
-    struct tensor_metadata *metadata; /* of safetensors; .npy has none */
+    struct tensor_metadata *metadata; /* of safetensors, and what .npz and .pt say in text and numbers */
     int num_metadata;
 };
 
 /* Opens a folder (its *.npy files, each one tensor), a file whose name ends in .npy (one tensor, named
- * as the file without that ending) or else a safetensors file.
+ * as the file without that ending), an archive as numpy.savez or torch.save write it, or else a safetensors file.
  * Returns  0 and the file, to be closed; or -1, *file NULL and a sentence cut to sentence_size bytes. */
 int tensor_file_open(const char *path, struct tensor_file **file, char *sentence, size_t sentence_size);
 
 /* The same on bytes in memory, which are copied; `path` names the tensor of a .npy file and stands in
  * the sentence. */
-enum tensor_file_format { TENSOR_FILE_SAFETENSORS, TENSOR_FILE_NPY };
+enum tensor_file_format { TENSOR_FILE_SAFETENSORS, TENSOR_FILE_NPY, TENSOR_FILE_ZIP }; /* ZIP: .npz and .pt */
 int tensor_file_parse(enum tensor_file_format format, const char *path, const void *bytes, size_t size,
                       struct tensor_file **file, char *sentence, size_t sentence_size);
 
 void tensor_file_close(struct tensor_file *file); /* NULL is allowed */
+
+int tensor_file_add_metadata(struct tensor_file *file, const char *key, const char *value); /* 0; -1: no memory */
 
 const struct tensor *tensor_file_find(const struct tensor_file *file, const char *name); /* NULL if absent */
 const char *tensor_file_metadata(const struct tensor_file *file, const char *key);       /* NULL if absent */

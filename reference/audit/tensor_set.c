@@ -1,17 +1,57 @@
 /* tensor_set.c - see tensor_set.h. */
 #include "reference/audit/tensor_set.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+#include "reference/formats.h"
+
+double tensor_number(const struct tensor *t, int64_t i)
+{
+    switch (t->dtype) {
+    case TENSOR_FP64: return ((const double *)t->data)[i];
+    case TENSOR_INT64: return (double)((const int64_t *)t->data)[i];
+    case TENSOR_UINT64: return (double)((const uint64_t *)t->data)[i];
+    case TENSOR_INT32: return ((const int32_t *)t->data)[i];
+    case TENSOR_UINT32: return ((const uint32_t *)t->data)[i];
+    case TENSOR_INT16: return ((const int16_t *)t->data)[i];
+    case TENSOR_UINT16: return ((const uint16_t *)t->data)[i];
+    case TENSOR_INT8: return ((const int8_t *)t->data)[i];
+    case ATTEST_UINT8: return ((const uint8_t *)t->data)[i];
+    default: return ref_format(t->dtype) != NULL ? ref_load(t->dtype, t->data, i) : NAN;
+    }
+}
+
+/* Single numbers that are called as a setting say what it is, as in numpy.savez(path, q=q, causal=True). */
+static bool is_setting(const struct tensor *t)
+{
+    return t->elements == 1 && t->dtype != TENSOR_BYTES && setting_of(t->name) < SETTING_NUM;
+}
+
+static void add_settings(struct tensor_file *f)
+{
+    for (int i = 0; i < f->count; ++i) {
+        if (!is_setting(&f->tensors[i])) continue;
+        char text[64];
+        snprintf(text, sizeof text, "%.17g", tensor_number(&f->tensors[i], 0));
+        if (tensor_file_add_metadata(f, f->tensors[i].name, text) != 0) {
+            fputs("audit: out of memory\n", stderr);
+            exit(AUDIT_EXIT_UNUSABLE);
+        }
+    }
+}
+
 char *tensor_set_open(struct tensor_set *set)
 {
     char text[512];
     set->files = allocate((size_t)set->count, sizeof *set->files);
-    for (int i = 0; i < set->count; ++i)
+    for (int i = 0; i < set->count; ++i) {
         if (tensor_file_open(set->paths[i], &set->files[i], text, sizeof text) != 0) return sentence("%s", text);
+        add_settings(set->files[i]);
+    }
     return NULL;
 }
 
@@ -154,7 +194,8 @@ char *tensor_set_unread(const struct tensor_set *set, bool with_metadata, const 
     for (int i = 0; i < set->count; ++i) {
         const struct tensor_file *f = set->files[i];
         for (int t = 0; f != NULL && t < f->count; ++t)
-            if (part_of(f->tensors[t].name) == PART_NUM && !is_ignored(f->tensors[t].name, ignored))
+            if (part_of(f->tensors[t].name) == PART_NUM && !is_setting(&f->tensors[t]) &&
+                !is_ignored(f->tensors[t].name, ignored))
                 add_name(&list, "", f->tensors[t].name);
         for (int m = 0; with_metadata && f != NULL && m < f->num_metadata; ++m) {
             const struct tensor_metadata *item = &f->metadata[m];

@@ -17,6 +17,8 @@ struct tensor_set {
 char *tensor_set_open(struct tensor_set *set); /* NULL, or a sentence on a file that cannot be read */
 void tensor_set_close(struct tensor_set *set);
 
+double tensor_number(const struct tensor *t, int64_t i); /* NaN of what is no number */
+
 const struct tensor *tensor_set_find(const struct tensor_set *set, enum part part); /* NULL if absent */
 const char *tensor_set_path(const struct tensor_set *set, enum part part);          /* of its file */
 /* The value of a setting, in whose words it is. "None" and nothing are NULL. */

@@ -11,4 +11,7 @@
  * result promises. Returns whether the bytes were a file; aborts where a promise is broken. */
 bool check_file(enum tensor_file_format format, const uint8_t *bytes, size_t size);
 
+/* The same of a .pt file with this pickle and storages 0 to 4. */
+bool check_pickle(const uint8_t *bytes, size_t size);
+
 #endif

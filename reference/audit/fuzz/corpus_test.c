@@ -13,7 +13,10 @@ static int is_visible(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-static bool replay(enum tensor_file_format format, const char *folder, const char *name)
+/* No tensor_file_format: of a pickle. */
+enum { PICKLE = -1 };
+
+static bool replay(int format, const char *folder, const char *name)
 {
     char path[1024];
     uint8_t bytes[4096];
@@ -25,14 +28,15 @@ static bool replay(enum tensor_file_format format, const char *folder, const cha
     fclose(f);
     uint8_t *exact = malloc(size > 0 ? size : 1); /* so that a sanitizer sees its end */
     memcpy(exact, bytes, size);
-    const bool is_file = check_file(format, exact, size);
+    const bool is_file = format == PICKLE ? check_pickle(exact, size)
+                                          : check_file((enum tensor_file_format)format, exact, size);
     free(exact);
     return is_file;
 }
 
 /* Files with an ending were written by numpy and by safetensors themselves and must be read. The rest is the
  * fuzzers' and must hold both sorts, or it has been lost on the way. */
-static void replay_all(enum tensor_file_format format, const char *folder)
+static void replay_all(int format, const char *folder)
 {
     struct dirent **entries;
     const int count = scandir(folder, &entries, is_visible, alphasort);
@@ -57,4 +61,14 @@ Test(corpus, safetensors)
 Test(corpus, npy)
 {
     replay_all(TENSOR_FILE_NPY, "reference/audit/fuzz/corpus/npy");
+}
+
+Test(corpus, zip)
+{
+    replay_all(TENSOR_FILE_ZIP, "reference/audit/fuzz/corpus/zip");
+}
+
+Test(corpus, pickle)
+{
+    replay_all(PICKLE, "reference/audit/fuzz/corpus/pickle");
 }
