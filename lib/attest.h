@@ -95,8 +95,12 @@ struct attest_score_tensor {
     int64_t batch, head, seqlen_q, seqlen_k; /* strides in elements, >= 0 */
 };
 
-/* One attention problem, host values only. Start from ATTEST_PROBLEM_INIT. Append-only: a longer
- * struct from the future is accepted if its tail is zero. */
+/* What marks a problem as one that began as it must. */
+#define ATTEST_INITIALIZED 0x41545354
+
+/* One attention problem, host values only. Start from ATTEST_PROBLEM_INIT or attest_problem_init(): one that is only
+ * filled with zeros is refused, since its window would be one key and its scale 0. Append-only: a longer struct from
+ * the future is accepted if its tail is zero. */
 struct attest_problem {
     uint32_t struct_size;   /* sizeof(struct attest_problem) of the caller's header */
     int32_t device;         /* enum attest_device */
@@ -163,6 +167,9 @@ struct attest_problem {
     /* Reserved for fields that exist from the start and are refused until they work. */
     struct attest_tensor o_low, lse_low; /* low parts of o and lse */
     int64_t page_size;                   /* rows of a page of paged k and v; 0: not paged */
+
+    uint32_t initialized; /* ATTEST_INITIALIZED, as the initialisers set it */
+    uint32_t reserved0;   /* 0 */
 };
 
 /* Pointers of one run. Tensors that the problem declares absent are not looked at; those it declares
@@ -236,59 +243,6 @@ struct attest_merge_backward_args {
     float *const *do_states, *const *dlse_states; /* [num_states], on the host: where gradients go */
 };
 
-/* What each struct starts from: sizes set, no window, no softmax_scale, everything else zero. */
-/* clang-format off */
-#ifndef __cplusplus
-#define ATTEST_PROBLEM_INIT                                                                        \
-    { .struct_size = sizeof(struct attest_problem), .softmax_scale = NAN,                          \
-      .window_left = -1, .window_right = -1 }
-#define ATTEST_FORWARD_ARGS_INIT { .struct_size = sizeof(struct attest_forward_args) }
-#define ATTEST_MERGE_ARGS_INIT { .struct_size = sizeof(struct attest_merge_args) }
-#define ATTEST_MERGE_BACKWARD_ARGS_INIT { .struct_size = sizeof(struct attest_merge_backward_args) }
-#define ATTEST_BACKWARD_ARGS_INIT                                                                  \
-    { .struct_size = sizeof(struct attest_backward_args), .forward = ATTEST_FORWARD_ARGS_INIT }
-#else /* designated initialisers came to C++ in 2020 */
-#define ATTEST_PROBLEM_INIT attest_problem_init()
-#define ATTEST_FORWARD_ARGS_INIT attest_forward_args_init()
-#define ATTEST_BACKWARD_ARGS_INIT attest_backward_args_init()
-#define ATTEST_MERGE_ARGS_INIT attest_merge_args_init()
-#define ATTEST_MERGE_BACKWARD_ARGS_INIT attest_merge_backward_args_init()
-static inline attest_problem attest_problem_init()
-{
-    attest_problem p = attest_problem();
-    p.struct_size = sizeof p;
-    p.softmax_scale = NAN;
-    p.window_left = p.window_right = -1;
-    return p;
-}
-static inline attest_forward_args attest_forward_args_init()
-{
-    attest_forward_args a = attest_forward_args();
-    a.struct_size = sizeof a;
-    return a;
-}
-static inline attest_backward_args attest_backward_args_init()
-{
-    attest_backward_args a = attest_backward_args();
-    a.struct_size = sizeof a;
-    a.forward = attest_forward_args_init();
-    return a;
-}
-static inline attest_merge_args attest_merge_args_init()
-{
-    attest_merge_args a = attest_merge_args();
-    a.struct_size = sizeof a;
-    return a;
-}
-static inline attest_merge_backward_args attest_merge_backward_args_init()
-{
-    attest_merge_backward_args a = attest_merge_backward_args();
-    a.struct_size = sizeof a;
-    return a;
-}
-#endif
-/* clang-format on */
-
 /* How a kernel computes: what a proven error bound must know. reference/bounds.md defines each entry
  * and derives the bounds. */
 enum attest_accumulate {
@@ -343,7 +297,110 @@ struct attest_recipe {
                                 sums of dq and dk alone */
 };
 
+/* ---- audits: what another implementation returned beside the oracle -------------------------------------------- */
+
+enum attest_audited {
+    ATTEST_AUDITED_O = 0,
+    ATTEST_AUDITED_LSE,
+    ATTEST_AUDITED_DQ,
+    ATTEST_AUDITED_DK,
+    ATTEST_AUDITED_DV,
+    ATTEST_AUDITED_DBIAS,
+    ATTEST_AUDITED_DSINK,
+    ATTEST_NUM_AUDITED
+};
+
+enum attest_verdict {
+    ATTEST_NOT_JUDGED = 0, /* there was no such result */
+    ATTEST_PASS,
+    ATTEST_FAIL,           /* an element is outside its bound, or NaN where the oracle is not, or statistics are off */
+    ATTEST_OVERFLOW,       /* the recipe may overflow on these inputs, so nothing is proven of some elements */
+    ATTEST_VACUOUS         /* the bound is larger than the result (root mean squares), so it proves nothing */
+};
+
+struct attest_audit_options {
+    uint32_t struct_size;
+    int32_t threads;     /* 0 .. 4096; 0: all cores. No number depends on it */
+    int32_t statistical; /* 1: root mean square, mean and shape of the errors are judged, too, at a false-alarm
+                            probability of 1e-9: for inputs like normal ones and recorded activations */
+    int32_t reserved0;   /* 0 */
+    const struct attest_recipe *recipe; /* where the implementation may round; NULL: "flash" */
+};
+
+/* One tensor of results beside the oracle. */
+struct attest_audit_report {
+    int32_t verdict;         /* enum attest_verdict */
+    int32_t reserved0;
+    int64_t count;           /* elements compared */
+    int64_t nan_count;       /* NaN where the oracle has none */
+    int64_t overflow_count;  /* elements outside the recipe's domain */
+    double max_error, rmse, relative_error, mean_error; /* relative: Frobenius norms; mean: signed */
+    double share;            /* the largest |got - exact| / bound; above 1 fails; NaN where any is */
+    int64_t index[4];        /* where that is: b, row, head, x; of dbias x is the column */
+    double got, exact, bound; /* there */
+    double rms_ratio, mean_ratio, shape_ratio; /* statistics over their thresholds; above 1 fails; 0: not asked for */
+    double rms_bound, rms_exact;               /* VACUOUS where the first exceeds the second */
+    char sentence[240];      /* why it is not PASS; "" where it is */
+};
+
+/* The exact results and their bounds, as packed arrays of double; NULL where not wanted. Rows of no sequence are NaN.
+ *
+ *     o     [rows_q][num_heads_q][head_dim_v]    lse  [rows_q][num_heads_q]    dq  [rows_q][num_heads_q][head_dim]
+ *     dk    [rows_k][num_heads_kv][head_dim]     dv   [rows_k][num_heads_kv][head_dim_v]
+ *     dbias [batch][num_heads_q][seqlen_q][seqlen_k], with 1 for each axis of stride 0    dsink [num_heads_q]
+ *
+ * rows_q is batch * seqlen_q or, ragged, total_q; rows_k likewise. */
+struct attest_audit_arrays {
+    uint32_t struct_size;
+    uint32_t reserved0; /* 0 */
+    double *exact[ATTEST_NUM_AUDITED];
+    double *bound[ATTEST_NUM_AUDITED]; /* |got - exact| <= bound is proven for every implementation of the recipe; +inf
+                                          where it may overflow */
+};
+
 struct attest_plan;
+
+/* What each struct starts from: sizes set, no window, no softmax_scale, everything else zero. The macros are
+ * initialisers; attest_problem_init() and its kin, for languages without macros, fill a struct of `size` bytes, as the
+ * caller's header has it, with the same.
+ * Errors   INVALID where the struct is NULL or `size` is less than that of this header. */
+ATTEST_API enum attest_status attest_problem_init(struct attest_problem *problem, size_t size);
+ATTEST_API enum attest_status attest_forward_args_init(struct attest_forward_args *args, size_t size);
+ATTEST_API enum attest_status attest_backward_args_init(struct attest_backward_args *args, size_t size);
+ATTEST_API enum attest_status attest_merge_args_init(struct attest_merge_args *args, size_t size);
+ATTEST_API enum attest_status attest_merge_backward_args_init(struct attest_merge_backward_args *args, size_t size);
+ATTEST_API enum attest_status attest_audit_options_init(struct attest_audit_options *options, size_t size);
+ATTEST_API enum attest_status attest_audit_arrays_init(struct attest_audit_arrays *arrays, size_t size);
+
+/* clang-format off */
+#ifndef __cplusplus
+#define ATTEST_PROBLEM_INIT                                                                        \
+    { .struct_size = sizeof(struct attest_problem), .softmax_scale = NAN,                          \
+      .window_left = -1, .window_right = -1, .initialized = ATTEST_INITIALIZED }
+#define ATTEST_FORWARD_ARGS_INIT { .struct_size = sizeof(struct attest_forward_args) }
+#define ATTEST_MERGE_ARGS_INIT { .struct_size = sizeof(struct attest_merge_args) }
+#define ATTEST_MERGE_BACKWARD_ARGS_INIT { .struct_size = sizeof(struct attest_merge_backward_args) }
+#define ATTEST_BACKWARD_ARGS_INIT                                                                  \
+    { .struct_size = sizeof(struct attest_backward_args), .forward = ATTEST_FORWARD_ARGS_INIT }
+#define ATTEST_AUDIT_OPTIONS_INIT { .struct_size = sizeof(struct attest_audit_options) }
+#define ATTEST_AUDIT_ARRAYS_INIT { .struct_size = sizeof(struct attest_audit_arrays) }
+#else /* designated initialisers came to C++ in 2020 */
+#define ATTEST_PROBLEM_INIT ATTEST_FILLED(attest_problem)
+#define ATTEST_FORWARD_ARGS_INIT ATTEST_FILLED(attest_forward_args)
+#define ATTEST_BACKWARD_ARGS_INIT ATTEST_FILLED(attest_backward_args)
+#define ATTEST_MERGE_ARGS_INIT ATTEST_FILLED(attest_merge_args)
+#define ATTEST_MERGE_BACKWARD_ARGS_INIT ATTEST_FILLED(attest_merge_backward_args)
+#define ATTEST_AUDIT_OPTIONS_INIT ATTEST_FILLED(attest_audit_options)
+#define ATTEST_AUDIT_ARRAYS_INIT ATTEST_FILLED(attest_audit_arrays)
+#define ATTEST_FILLED(type) attest_filled<type>(type##_init)
+extern "C++" template <typename T> inline T attest_filled(enum attest_status (*init)(T *, size_t))
+{
+    T filled;
+    init(&filled, sizeof filled);
+    return filled;
+}
+#endif
+/* clang-format on */
 
 /* Checks `problem` and picks a kernel for each of its passes. Reads host values only.
  * Errors   INVALID with a sentence naming field, value and range; UNSUPPORTED with the failed condition;
@@ -424,6 +481,33 @@ ATTEST_API enum attest_status attest_merge_states(const struct attest_merge_args
  * Errors   before anything is queued or written, but for findings of the simulated GPU. */
 ATTEST_API enum attest_status attest_merge_states_backward(const struct attest_merge_backward_args *args,
                                                            void *stream);
+
+/* Recipe i of those that come with the library: "fp32", "mixed", "flash", "ampere", "hopper", "lazy", as
+ * reference/audit/README.md explains them; NULL where there are i or fewer. */
+ATTEST_API const struct attest_recipe *attest_recipe_at(int i);
+/* The recipe of that name, of those or of one of the library's kernels; NULL where there is none. */
+ATTEST_API const struct attest_recipe *attest_recipe_named(const char *name);
+
+/* Judges what an implementation returned. problem and args are those of a backward run, or of a forward one inside
+ * args->forward, with host pointers; o, lse, dq, dk, dv, dbias and dsink are the results, read and never written. Each
+ * may be absent from the problem, or NULL: it is then not judged. Gradients need dout in the problem. The device is
+ * not looked at. options may be NULL. Writes all ATTEST_NUM_AUDITED reports.
+ * Gradients are judged as those of the o and lse that are returned beside them, so leave none out: what these are off
+ * by, within their own bounds, replaces the most that it could be. With external_lse, lse is an input, and not judged.
+ * Errors   those of attest_plan_create and attest_run_backward, OUT_OF_MEMORY; nothing is written then. */
+ATTEST_API enum attest_status attest_audit(const struct attest_problem *problem,
+                                           const struct attest_backward_args *args,
+                                           const struct attest_audit_options *options,
+                                           struct attest_audit_report reports[ATTEST_NUM_AUDITED]);
+
+/* The oracle's results and the bounds that attest_audit would judge by, of every element of the tensors that the
+ * problem has: an absolute tolerance for one's own comparison. o and lse are read as above. */
+ATTEST_API enum attest_status attest_audit_bounds(const struct attest_problem *problem,
+                                                  const struct attest_backward_args *args,
+                                                  const struct attest_audit_options *options,
+                                                  const struct attest_audit_arrays *arrays);
+
+ATTEST_API const char *attest_verdict_name(enum attest_verdict verdict); /* "PASS" and so on; never NULL */
 
 /* "ATTEST_INVALID" and so on; never NULL. */
 ATTEST_API const char *attest_status_name(enum attest_status status);

@@ -17,8 +17,9 @@ bool attest_check_struct(const char *name, const void *caller, size_t known_byte
 
 bool attest_check_plan(const struct attest_plan *plan);
 
-/* Host values only. */
+/* Host values only. Shapes are a part of it. */
 bool attest_check_problem(const struct attest_problem *p);
+bool attest_check_shapes(const struct attest_problem *p);
 
 /* What one pointer of a pass reaches. Axes in bytes, widest stride first, none of stride zero. */
 struct attest_region {
@@ -50,6 +51,13 @@ bool attest_check_args(const struct attest_reach *reach, const struct attest_bac
 /* A merge's arguments, and those of its backward: host values, pointers, outputs apart, what the device can do. */
 bool attest_check_merge(const struct attest_merge_args *a);
 bool attest_check_merge_backward(const struct attest_merge_backward_args *a);
+
+/* How an implementation is said to compute, and an audit's options with what they name. */
+bool attest_check_recipe(const struct attest_recipe *r);
+bool attest_check_audit_options(const struct attest_audit_options *o);
+
+/* The size of the struct inside. */
+bool attest_check_inner_struct(const struct attest_backward_args *args);
 
 /* cu_seqlens and seqused, where the host can read them (devices SIM and REFERENCE). */
 bool attest_check_lengths(const struct attest_problem *p, const struct attest_forward_args *a);

@@ -162,6 +162,15 @@ static bool check_reserved(const struct attest_forward_args *f)
            must_be_null("block_table", f->block_table);
 }
 
+/* The forward arguments lie inside the backward ones, so they cannot be longer than this build's. */
+bool attest_check_inner_struct(const struct attest_backward_args *args)
+{
+    const size_t size = args->forward.struct_size, known = sizeof args->forward;
+    if (size == known) return true;
+    return attest_refuse(size < known ? ATTEST_INVALID : ATTEST_UNSUPPORTED,
+                         "args.forward.struct_size = %zu, but must be %zu: use its INIT macro", size, known);
+}
+
 bool attest_check_args(const struct attest_reach *reach, const struct attest_backward_args *a, enum attest_pass pass,
                        const void *workspace, size_t workspace_bytes)
 {

@@ -35,6 +35,18 @@ static bool in_range(const char *field, int64_t value, int64_t low, int64_t high
                          high);
 }
 
+/* Zeros that nobody meant would pass every other check: a window of one key, a scale of 0. */
+static bool check_initialized(const struct attest_problem *p)
+{
+    if (p->initialized != ATTEST_INITIALIZED) {
+        return attest_refuse(ATTEST_INVALID,
+                             "initialized = %" PRIu32 ", but must be what ATTEST_PROBLEM_INIT or attest_problem_init() "
+                             "sets: a problem of zeros has a window of one key and a scale of 0",
+                             p->initialized);
+    }
+    return p->reserved0 == 0 || attest_refuse(ATTEST_INVALID, "reserved0 = %" PRIu32 ", but must be 0", p->reserved0);
+}
+
 static bool check_device(const struct attest_problem *p)
 {
     return in_range("device", p->device, ATTEST_CUDA, ATTEST_REFERENCE) &&
@@ -67,7 +79,7 @@ static bool check_heads(const struct attest_problem *p)
     return true;
 }
 
-static bool check_shapes(const struct attest_problem *p)
+bool attest_check_shapes(const struct attest_problem *p)
 {
     const int64_t most_rows = p->ragged ? INT32_MAX : 0; /* cu_seqlens is int32; a dense problem has no totals */
     return in_range("batch", p->batch, 0, INT32_MAX) && in_range("seqlen_q", p->seqlen_q, 0, INT32_MAX) &&
@@ -291,6 +303,6 @@ static bool check_mask_geometry(const struct attest_problem *p)
 
 bool attest_check_problem(const struct attest_problem *p)
 {
-    return check_device(p) && check_flags(p) && check_shapes(p) && check_reserved(p) && check_presence(p) &&
-           check_tensors(p) && check_scores(p) && check_mask_geometry(p);
+    return check_initialized(p) && check_device(p) && check_flags(p) && attest_check_shapes(p) && check_reserved(p) &&
+           check_presence(p) && check_tensors(p) && check_scores(p) && check_mask_geometry(p);
 }

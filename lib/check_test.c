@@ -70,6 +70,14 @@ Test(problem, a_struct_of_another_size)
     says("plan = NULL");
 }
 
+/* All that a problem of zeros with shapes and tensors lacks is a scale and a window, both of which zeros seem to be. */
+Test(problem, one_that_did_not_begin_as_it_must)
+{
+    INVALID("initialized = 0, but must be what ATTEST_PROBLEM_INIT or attest_problem_init() sets", p.initialized = 0);
+    INVALID("initialized = 1", p.initialized = 1);
+    INVALID("reserved0 = 5", p.reserved0 = 5);
+}
+
 Test(problem, device_and_flags)
 {
     INVALID("device = 3", p.device = 3);

@@ -16,6 +16,8 @@ static void check(bool good, const char *what) {
 int main() {
     attest_problem p = ATTEST_PROBLEM_INIT;
     check(std::isnan(p.softmax_scale) && p.window_left == -1 && p.struct_size == sizeof p, "the initialiser");
+    attest_audit_options options = ATTEST_AUDIT_OPTIONS_INIT;
+    check(options.struct_size == sizeof options && options.recipe == nullptr, "the options' initialiser");
     attest_plan *plan = nullptr;
     check(attest_plan_create(&p, &plan) != ATTEST_OK && plan == nullptr, "an empty problem is refused");
     check(std::strlen(attest_last_error()) > 0, "with a sentence");

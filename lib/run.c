@@ -50,15 +50,6 @@ static bool forward(const struct attest_plan *plan, const struct attest_forward_
            run_forward(plan, args, stream);
 }
 
-/* The forward arguments lie inside the backward ones, so they cannot be longer than this build's. */
-static bool check_inner_struct(const struct attest_backward_args *args)
-{
-    const size_t size = args->forward.struct_size, known = sizeof args->forward;
-    if (size == known) return true;
-    return attest_refuse(size < known ? ATTEST_INVALID : ATTEST_UNSUPPORTED,
-                         "args.forward.struct_size = %zu, but must be %zu: use its INIT macro", size, known);
-}
-
 static bool run_backward(const struct attest_plan *plan, const struct attest_backward_args *args, void *workspace,
                          void *stream)
 {
@@ -73,7 +64,7 @@ static bool backward(const struct attest_plan *plan, const struct attest_backwar
                      size_t workspace_bytes, void *stream)
 {
     if (!attest_check_plan(plan) || !check_pass("dq", plan->problem.dq.dtype, "backward") ||
-        !attest_check_struct("args", args, sizeof *args) || !check_inner_struct(args)) {
+        !attest_check_struct("args", args, sizeof *args) || !attest_check_inner_struct(args)) {
         return false;
     }
     const size_t needed = plan->backward_pass.workspace_bytes;

@@ -303,6 +303,12 @@ static bool struct_from_the_past(struct bad_case *c)
     return expect(c, "problem.struct_size = %" PRIu32, c->p.struct_size);
 }
 
+static bool not_initialized(struct bad_case *c)
+{
+    c->p.initialized = draw(c, 2) ? 0 : (uint32_t)draw(c, ATTEST_INITIALIZED);
+    return expect(c, "initialized = %" PRIu32, c->p.initialized);
+}
+
 /* The kinds below are UNSUPPORTED: valid one day, or on another machine. */
 static bool more_than_a_kernel_takes(struct bad_case *c)
 {
@@ -473,6 +479,7 @@ static const struct kind {
     PROBLEM(dropout_outside_its_range), PROBLEM(window_without_a_diagonal), PROBLEM(index_that_overflows),
     PROBLEM(index_below_its_range), PROBLEM(diagonal_nobody_asked_for), PROBLEM(unknown_choice),
     PROBLEM(flag_that_is_no_flag), PROBLEM(unknown_ordinal), PROBLEM(block_without_size), PROBLEM(struct_from_the_past),
+    PROBLEM(not_initialized),
     {"more_than_a_kernel_takes", more_than_a_kernel_takes, IN_PROBLEM, ATTEST_UNSUPPORTED},
     {"low_parts", low_parts, IN_PROBLEM, ATTEST_UNSUPPORTED},
     {"paged", paged, IN_PROBLEM, ATTEST_UNSUPPORTED},
