@@ -316,8 +316,8 @@ static bool one_block(struct backward *b, struct bound_gradient_head *g, struct 
             finish_dq(b, g, block, order, dq);
             if (b->tensors[REF_DQ].along) find_along_dq(b, g, block, dq);
         }
-        add_key_products(g, block, &block->ds, &q, p->head_dim, &g->dk);
-        add_key_products(g, block, &block->pd, &dout, p->head_dim_v, &g->dv);
+        if (b->tensors[REF_DK].bound) add_key_products(g, block, &block->ds, &q, p->head_dim, &g->dk);
+        if (b->tensors[REF_DV].bound) add_key_products(g, block, &block->pd, &dout, p->head_dim_v, &g->dv);
     }
     bound_release(&pool);
     return ok;
@@ -349,7 +349,7 @@ static enum attest_status backward_unit(void *context, int64_t unit)
         g.head.h = g.head.h_kv * group + i;
         for (int64_t r = 0; ok && r < g.head.sequence.seqlen_q; r += BOUND_BLOCK)
             ok = one_block(b, &g, &block, &order, &dq, r);
-        if (ok) bound_end_head(&g);
+        if (ok && (b->tensors[REF_DK].bound || b->tensors[REF_DV].bound)) bound_end_head(&g);
     }
     end_path(&g.dk, ok ? g.head.num_keys : 0);
     end_path(&g.dv, ok ? g.head.num_keys : 0);

@@ -297,3 +297,79 @@ Test(fp8, keys_and_values_with_scales)
     expect_run(0, "in.st x.st --scale=.25");
     fixture_free(&f);
 }
+
+/* ---- samples ---- */
+
+static double share_of(json_t *root, const char *tensor)
+{
+    return json_real_value(json_object_get(json_of_tensor(root, 0, tensor), "share"));
+}
+
+/* Two sequences of 80 x 96 rows with everything that has an index: a window, ALiBi, a bias, a mask, dropout. */
+Test(sample, rows_have_the_bounds_that_they_have_among_all)
+{
+    struct fixture f = fixture_new(80, 96, 4, 2);
+    struct attest_problem *p = &f.problem;
+    p->window_left = 50, p->window_right = 3;
+    p->diag_kind = ATTEST_DIAG_BOTTOM_RIGHT;
+    p->has_alibi = 1;
+    p->dropout_p = .125f;
+    fixture_make(&f);
+    float *bias = allocate(80 * 96, sizeof *bias);
+    for (int i = 0; i < 80 * 96; ++i) bias[i] = i % 11 == 0 ? -INFINITY : (float)(i % 7) * .25f - 1;
+    p->bias = (struct attest_score_tensor){.dtype = ATTEST_FP32, .seqlen_q = 96, .seqlen_k = 1};
+    f.args.forward.bias = bias;
+    fixture_answer(&f);
+    const struct tensor in[] = {rows_of("q", 80, 4, f.q), rows_of("k", 96, 2, f.k), rows_of("v", 96, 2, f.v),
+                                rows_of("dout", 80, 4, f.dout),
+                                tensor_of("bias", ATTEST_FP32, 2, (int64_t[]){80, 96}, bias),
+                                tensor_of("alibi_slopes", ATTEST_FP32, 1, (int64_t[]){4}, f.slopes)};
+    static const char *const options =
+        "in.st x.st --scale=.25 --window=50,3 --diag=bottom-right --dropout=.125 --family=tiny --json a.json";
+    fixture_write_tensors("in.st", in, 6);
+    fixture_write_results(&f, "x.st", all_names);
+    expect_run(0, options);
+    json_t *root = audit_json();
+    const double shares[] = {share_of(root, "o"), share_of(root, "lse"), share_of(root, "dq")};
+    json_decref(root);
+    char *sampled = sentence("%s --sample=80", options);
+    expect_run(0, sampled);
+    expect_text(audit_stdout(), "a sample of 80 rows of every head, in runs of 32, drawn from seed 1");
+    expect_text(audit_stdout(), "dk, dv sum over all rows and are not judged by a sample");
+    root = audit_json();
+    cr_expect_eq(share_of(root, "o"), shares[0]);
+    cr_expect_eq(share_of(root, "lse"), shares[1]);
+    cr_expect_eq(share_of(root, "dq"), shares[2]);
+    json_decref(root);
+    free(sampled);
+    ref_store(ATTEST_BF16, f.o, (5 * 4 + 3) * 16 + 2, 9); /* in rows 0 to 31, which not every seed draws */
+    fixture_write_results(&f, "x.st", "o");
+    bool seen[2] = {false, false};
+    for (int seed = 1; seed < 12; ++seed) {
+        sampled = sentence("%s --sample=20 --seed=%d", options, seed);
+        seen[run_audit(sampled)] = true;
+        if (strstr(audit_stdout(), "FAIL") != NULL) expect_text(audit_stdout(), "0,5,3,2");
+        free(sampled);
+    }
+    cr_expect(seen[0] && seen[1]);
+    free(bias);
+    fixture_free(&f);
+}
+
+Test(sample, conventions_are_inferred_from_it_and_ragged_batches_refused)
+{
+    struct fixture f = fixture_new(12, 10, 4, 2);
+    fixture_make(&f);
+    for (int i = 0; i < 48; ++i) ((float *)f.lse)[i] *= (float)M_LOG2E;
+    write_inputs(&f, NULL, 0);
+    fixture_write_results(&f, "x.st", "o,lse");
+    expect_run(0, "in.st x.st --scale=.25 --sample=12");
+    expect_text(audit_stdout(), "lse of 'x' is in base 2");
+    const struct tensor cu = tensor_of("cu_seqlens", TENSOR_INT32, 1, (int64_t[]){2}, (int32_t[]){0, 12});
+    const struct tensor cu_keys = tensor_of("cu_seqlens_k", TENSOR_INT32, 1, (int64_t[]){2}, (int32_t[]){0, 10});
+    write_inputs(&f, (struct tensor[]){cu, cu_keys}, 2);
+    expect_run(2, "in.st x.st --scale=.25 --sample=12");
+    expect_text(audit_stdout(), "--sample is for batches that are not ragged");
+    expect_run(2, "in.st x.st --scale=.25 --sample=0");
+    fixture_free(&f);
+}

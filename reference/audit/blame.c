@@ -82,8 +82,9 @@ char *blame(const struct audit *audit, const struct judgement *j, enum ref_tenso
     const struct judged_tensor *t = &j->tensors[which];
     if (t->verdict != VERDICT_OVERFLOW && t->verdict != VERDICT_VACUOUS) return NULL;
     const struct ref_report *r = &t->reports[audit->recipe];
-    const struct attest_problem *p = &j->evaluation->problem;
-    const struct sizes s = measure(audit->problem, p, &j->evaluation->args.forward);
+    const struct attest_problem *p = j->evaluation != NULL ? &j->evaluation->problem : &audit->problem->problem;
+    const struct sizes s = measure(
+        audit->problem, p, j->evaluation != NULL ? &j->evaluation->args.forward : &audit->problem->args.forward);
     const char *verdict = verdict_names[t->verdict], *name = ref_tensor_names[which];
     char *why;
     if (fmax(fmax(s.bias, s.slope), s.score) > large_score)

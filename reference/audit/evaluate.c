@@ -122,7 +122,7 @@ void evaluate_gradient_bounds(const struct evaluations *all, const struct evalua
     struct attest_backward_args args = e->args;
     args.forward.o = o;
     args.forward.lse = lse;
-    for (int t = REF_DQ; t < num_tensors(&e->problem); ++t)
+    for (int t = REF_DQ; t < num_tensors(&e->problem) && (t == REF_DQ || !all->rows_only); ++t)
         bounds[t] = allocate_bound(&e->problem, (enum ref_tensor)t, statistical);
     progress(all, "bounds of gradients, recipe", ref_recipes[recipe].name);
     require_memory(ref_bound_backward(&e->problem, &args, &ref_recipes[recipe], bounds, all->threads));

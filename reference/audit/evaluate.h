@@ -27,6 +27,7 @@ struct evaluations {
     struct evaluation *first;
     int threads;
     bool progress; /* a line on stderr says what is being computed */
+    bool rows_only; /* no gradients but dq */
 };
 
 int recipe_count(void);

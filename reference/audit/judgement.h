@@ -49,6 +49,26 @@ void judgement_free(struct judgement *j);
 /* How much is wrong in all answers; 0: every tensor passes. */
 int audit_not_passing(const struct audit *audit);
 
+/* ---- shared by judgement.c and sample.c: the steps of a judgement ---- */
+
+/* Takes a convention for granted. False where it cannot be. */
+bool judging_assume(struct evaluations *all, const struct convention *c, struct judgement *j);
+/* What there is to judge by the convention that is assumed; what cannot be has its verdict. */
+void judging_present(struct judgement *j);
+/* Judges the tensors first .. last by one recipe, with the statistics or by the bounds alone. */
+void judging_compare(struct evaluations *all, const struct audit *audit, int recipe, bool statistical, int first,
+                     int last, struct judgement *j);
+void judging_take_verdicts(const struct audit *audit, struct judgement *j);
+/* Whether some tensor is off by more than a bound: statistics are about how it is computed, not what. */
+bool judging_exceeds_bounds(const struct audit *audit, const struct judgement *j);
+/* The convention under which least is wrong; of those the one that deviates least. */
+struct convention judging_infer(struct evaluations *all, const struct audit *audit, struct judgement *j);
+/* Of the recipes that round less than the one asked for, which are none of that. */
+bool judging_is_stricter(int recipe, int asked);
+
+/* Judges o, lse and dq of options->sample rows alone, by bounds; returns the convention that was assumed. */
+struct convention judge_sample(const struct audit *audit, const struct answer *a, struct judgement *j);
+
 /* The bound that a tensor was judged by. */
 const struct ref_bound *judgement_bound(const struct judgement *j, int recipe, enum ref_tensor which);
 

@@ -41,6 +41,7 @@ enum {
     KEY_SETTING = 256,
     KEY_RECIPE = KEY_SETTING + SETTING_NUM,
     KEY_RECIPES,
+    KEY_SAMPLE,
     KEY_STRICT,
     KEY_IGNORE,
     KEY_THREADS,
@@ -84,6 +85,8 @@ static const struct argp_option argp_options[] = {
      "Whose bound gives the verdict: fp32, mixed, flash (default), ampere, hopper, lazy", 0},
     {"recipes", KEY_RECIPES, "all", 0,
      "Compare with every recipe; default: with the one that gives the verdict and, for their names, stricter ones", 0},
+    {"sample", KEY_SAMPLE, "N", 0,
+     "Judge o, lse and dq of N rows of every head, drawn from --seed, by bounds alone; default: all rows", 0},
     {"family", KEY_SETTING + SETTING_FAMILY, "NAME", 0,
      "Of the inputs; normal, outlier, mean and recorded (default) are judged by root mean square and mean signed "
      "error too",
@@ -95,7 +98,7 @@ static const struct argp_option argp_options[] = {
     {"device", KEY_DEVICE, "NAME", 0,
      "Of the problems: reference (host memory; default), sim or cuda. Without --plugin attest itself is asked", 0},
     {"cases", KEY_CASES, "N", 0, "Of all properties together (2000)", 0},
-    {"seed", KEY_SEED, "N", 0, "Of the cases (1)", 0},
+    {"seed", KEY_SEED, "N", 0, "Of the cases, or of --sample (1)", 0},
     {"replay", KEY_REPLAY, "LINE", 0, "Only this case of a failure", 0},
     {0, 0, 0, 0, "Output:", 4},
     {"json", KEY_JSON, "FILE", 0, "Everything, as JSON", 0},
@@ -140,8 +143,9 @@ static void parse_device(struct argp_state *state, const char *text, struct opti
 static void check_kind(struct argp_state *state, struct options *o)
 {
     if (!o->asks_properties) {
-        if (o->replay != NULL || o->cases != 0 || o->seed != 0)
-            argp_error(state, "--cases, --seed and --replay need --plugin or --device");
+        if (o->replay != NULL || o->cases != 0 || (o->seed != 0 && o->sample == 0))
+            argp_error(state, "--cases, --seed and --replay need --plugin or --device; --seed is for --sample, too");
+        o->sample_seed = o->seed != 0 ? o->seed : 1;
         if (o->recipe == NULL) o->recipe = ref_recipe("flash");
         return;
     }
@@ -149,8 +153,8 @@ static void check_kind(struct argp_state *state, struct options *o)
     for (int i = 0; i < SETTING_NUM; ++i)
         if (o->settings[i] != NULL)
             argp_error(state, "%s is drawn at random with --plugin and --device", setting_names[i]);
-    if (o->strict || o->ignore != NULL || o->junit != NULL || o->html != NULL)
-        argp_error(state, "--strict, --ignore, --junit and --html are for files");
+    if (o->strict || o->sample > 0 || o->ignore != NULL || o->junit != NULL || o->html != NULL)
+        argp_error(state, "--strict, --sample, --ignore, --junit and --html are for files");
     if (o->cases == 0) o->cases = 2000;
     if (o->seed == 0) o->seed = 1;
 }
@@ -207,6 +211,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
     switch (key) {
     case KEY_RECIPE: parse_recipe(state, arg, o); break;
+    case KEY_SAMPLE: o->sample = parse_number(state, "sample", arg, 1, INT32_MAX); break;
     case KEY_RECIPES:
         if (strcmp(arg, "all") != 0) argp_error(state, "--recipes: '%s' is not all", arg);
         o->all_recipes = true;

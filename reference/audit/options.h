@@ -47,6 +47,7 @@ struct options {
     int num_results;
     const char *settings[SETTING_NUM]; /* NULL: not given */
     const struct attest_recipe *recipe; /* of files never NULL; of plug-ins NULL: what each plan says */
+    int64_t sample, sample_seed; /* judges so many rows of every head; 0: all */
     bool all_recipes; /* every recipe is compared, not just those that are asked for and stricter */
     bool strict; /* conventions are not inferred, and guesses refused */
     const char *ignore; /* names of inputs that do not matter, commas between; NULL: none */

@@ -18,7 +18,7 @@ static void add_pictures(const struct audit *audit, json_t *root)
         json_t *tensors = json_object_get(json_array_get(implementations, (size_t)i), "tensors");
         for (int t = 0; t <= REF_DV; ++t) { /* tensors of rows */
             const struct judgement *j = &audit->judgements[i];
-            if (!j->tensors[t].present || j->tensors[t].reason != NULL) continue;
+            if (!j->tensors[t].present || j->tensors[t].reason != NULL || audit->options->sample > 0) continue;
             json_object_set_new(json_object_get(tensors, ref_tensor_names[t]), "picture",
                                 picture_json(audit, j, (enum ref_tensor)t));
         }

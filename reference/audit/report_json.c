@@ -79,7 +79,8 @@ static json_t *json_options(const struct options *o)
     json_t *settings = json_object();
     for (int i = 0; i < SETTING_NUM; ++i)
         if (o->settings[i] != NULL) json_object_set_new(settings, setting_names[i], report_string(o->settings[i]));
-    return json_pack("{s:s, s:b, s:b, s:i, s:o, s:o, s:o, s:o}", "recipe", o->recipe->name, "all_recipes",
+    return json_pack("{s:I, s:I, s:s, s:b, s:b, s:i, s:o, s:o, s:o, s:o}", "sample", (json_int_t)o->sample,
+                     "sample_seed", (json_int_t)o->sample_seed, "recipe", o->recipe->name, "all_recipes",
                      o->all_recipes, "strict", o->strict, "threads",
                      o->threads, "settings", settings, "json", text_or_null(o->json), "junit", text_or_null(o->junit),
                      "html", text_or_null(o->html));

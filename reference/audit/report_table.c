@@ -22,8 +22,9 @@ static void print_problem(const struct audit *audit, FILE *out)
             (long long)p->seqlen_k, (long long)p->num_heads_q, (long long)p->num_heads_kv, (long long)p->head_dim,
             (long long)p->head_dim_v);
     for (int i = 0; i < c->notes.count; ++i) fprintf(out, "  %s\n", c->notes.text[i]);
+    const bool statistical = c->statistical && audit->options->sample == 0;
     fprintf(out, "  verdicts by the bound of recipe %s%s%s\n\n", audit->options->recipe->name,
-            c->statistical ? " and, rms and mean, by statistics of family " : "", c->statistical ? c->family : "");
+            statistical ? " and, rms and mean, by statistics of family " : "", statistical ? c->family : "");
 }
 
 /* The largest of the three statistical ratios, NaN if any is. */
@@ -65,7 +66,7 @@ static void print_row(const struct audit *audit, const struct judged_tensor *t, 
              (long long)r->use_index[2], (long long)r->use_index[3]);
     fprintf(out, " %9.2e %9.2e %9.2e %10.2e %9.4g %14s %10.3e %10.3e", r->max_error, r->rmse, r->relative_error,
             r->mean_error, r->use, index, r->use_got, r->use_want);
-    if (audit->problem->statistical) fprintf(out, " %6.3f", statistical_ratio(r));
+    if (audit->problem->statistical && audit->options->sample == 0) fprintf(out, " %6.3f", statistical_ratio(r));
     else fprintf(out, " %6s", "-");
     char *verdict = report_verdict(t);
     fprintf(out, " %4lld  %s\n", (long long)r->nan_count, verdict);
