@@ -15,6 +15,7 @@ MAY_INCLUDE = {
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<](\w+)/.*[">]', re.M)
 LABEL = re.compile(r'"(@attest)?//(\w*)[^"]*"')
 RULES = {"ci", "visibility"}  # rules and Criterion
+OF_ALL = {'"//:README.md"', '"//:LICENSE"', '"//:CMakeLists.txt"', '"//conditions:default"'}  # of the whole project
 COMMAND = 'actual = "//proptests/plugin:audit"'  # of the alias //reference/audit
 
 
@@ -27,7 +28,7 @@ def wrong_labels(folder, path, text):
     if path == "reference/audit/BUILD":
         text = text.replace(COMMAND, "", 1)
     return [f"{path} names {m[0]}" for m in LABEL.finditer(text)
-            if m[2] not in MAY_INCLUDE[folder] | RULES and m[0] not in ('"//:README.md"', '"//conditions:default"')]
+            if m[2] not in MAY_INCLUDE[folder] | RULES and m[0] not in OF_ALL]
 
 
 def files(folder):
