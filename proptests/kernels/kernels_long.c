@@ -156,8 +156,10 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (from->far_scores && at[2] == 0 && t == T_Q) return 64;
     if (from->far_scores && at[2] == 0 && t == T_K) return from->negative ? -80 : 80;
-    if (from->late_key && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
-    if (from->late_key && at[2] == 0 && t == T_K) return at[0] % c->p.seqlen_k == 100 ? 256 : 0;
+    const bool is_late = from->late_key || from->late_rise;
+    if (is_late && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
+    if (is_late && at[2] == 0 && t == T_K)
+        return at[0] % c->p.seqlen_k == (c->p.seqlen_k > 300 ? 300 : 100) ? (from->late_key ? 256 : 7.5) : 0;
     if (from->few_keys && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)
         return NAN;
     const bool is_one = from->one_value && (t == T_V || t == T_DOUT);

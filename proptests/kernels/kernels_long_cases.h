@@ -38,8 +38,9 @@ struct long_case {
      * once, 2^-15 at most, is felt where it meets delta, and the large numbers of k. */
     bool far_scores;
 
-    /* One score is 2048, that of the hundredth row and key, behind all keys that a kernel may take for the others. */
-    bool late_key;
+    /* One score is 2048, or about 60, that of the hundredth row and key, or of many keys the three hundredth, behind
+     * all keys that a kernel may take for the others. */
+    bool late_key, late_rise;
 
     /* Biases are as model code makes masks: of rows that they hide whole, by -1e9 or the lowest number of fp32, and of
      * rows whose first keys they hide. Where there is a mask as well, the keys that it hides have 0.7, not NaN: a
