@@ -95,8 +95,7 @@ const struct attest_recipe ref_kernel_recipes[] = {
                                                    PORTABLE_SHORT(128)},
     [REF_SHORT_BACKWARD_SM90_N128_SCALED] = {.name = "short_backward_sm90_n128_scaled", PORTABLE_SCALED(128)},
     [REF_SHORT_FORWARD_SM90_SCALED] = {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)},
-    [REF_FORWARD_SM90] = {.name = "forward_sm90", PORTABLE_OF(128), .accumulate = ATTEST_ACC_FAITHFUL, ONE_PART,
-                          .delta = ATTEST_DELTA_CORRECTED, .rescale_log2 = 64},
+    [REF_FORWARD_SM90] = {.name = "forward_sm90", PORTABLE_MMA, .rescale_log2 = 64},
     {0},
 };
 

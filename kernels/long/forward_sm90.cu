@@ -8,9 +8,10 @@
  * Grid    x: persistent CTAs, as many as SMs; each takes one tile of TILE_Q query rows after the other (tile_order)
  * Block   three warpgroups: two consumers of 64 rows each, and a producer, one thread of which asks for all boxes, or
  *         all of which for all copies; then it writes the rows of tiles that see no key
- * Shared  two tiles of q, on whose places o leaves; rings of tiles of k and of v; mbarriers
+ * Shared  two tiles of q, of more than 128 features one, on whose places o leaves; rings of tiles of k and of v;
+ *         mbarriers
  * Phases  of a consumer: s = q k^T of a tile of keys, asked for beside o += p v of the tile before; weights beside that
- *         product; after the last tile of keys ask for the first s of the next rows, then write o
+ *         product; after the last tile of keys ask for the first s of the next rows, where q has room, then write o
  *
  * Weights are 2^(c (q . k) - m), c = softmax_scale log2 e. m is a row's reference: the maximum of the first tile of
  * keys in which it sees some. It stays, so that o need not be rescaled and no later maximum be found: weights above 1
@@ -29,7 +30,7 @@ namespace {
 
 enum { CONSUMERS = 256, GROUP = 128, THREADS = CONSUMERS + GROUP, WARPS = CONSUMERS / 32, WRITERS = 3 };
 enum { REGISTERS_OF_CONSUMERS = 232, REGISTERS_OF_PRODUCER = 40 };
-enum { TILE_Q = CONSUMERS / GROUP * ROWS, Q_STAGES = 2, TILES = Q_STAGES + 1 };
+enum { TILE_Q = CONSUMERS / GROUP * ROWS };
 
 /* These are the named barriers: of all consumers; of a producer that has found a tile; of the first consumer's turn to
  * ask for products, and the second's. */
@@ -39,11 +40,25 @@ enum { ALL_CONSUMERS = 1, OWN_TILE, TURN };
 template <typename T>
 constexpr float MOST_WEIGHT = IS_F16<T> ? 0x1p15f : 0x1p64f;
 
-template <int DIMENSIONS>
+/* Says how COUNT rows lie in shared memory: panels of 64 features, or of 32 where 64 do not divide them. */
+template <int DIMENSIONS, int COUNT>
+struct panels : short_shape<DIMENSIONS, COUNT> {
+    static constexpr int PANEL = DIMENSIONS % 64 == 0 ? 64 : 32;
+};
+
+/* q and k have DIM features, v and o DIM_V. Tiles of keys are what registers (o, scores, two tiles of weights) and
+ * shared memory have room for. */
+template <int DIMENSIONS, int DIMENSIONS_V>
 struct shape {
-    static constexpr int DIM = DIMENSIONS, TILE_K = 128, K_STAGES = DIM <= 64 ? 3 : 2, V_STAGES = DIM <= 64 ? 4 : 3;
-    using rows = short_shape<DIM, TILE_Q>; /* how q and o lie in shared memory */
-    using keys = short_shape<DIM, TILE_K>; /* how k and v do */
+    static constexpr int DIM = DIMENSIONS, DIM_V = DIMENSIONS_V;
+    static constexpr int TILE_K = DIM_V <= 128 ? 128 : DIM_V <= 192 ? 96 : 64;
+    static constexpr int Q_STAGES = DIM <= 128 ? 2 : 1, K_STAGES = DIM <= 64 ? 3 : 2;
+    static constexpr int V_STAGES = DIM <= 64 ? 4 : DIM <= 128 ? 3 : 2, TILES = Q_STAGES + 1;
+    static constexpr bool ASKS_EARLY = Q_STAGES > 1; /* for the next rows' first scores, before o is written */
+    using rows = panels<DIM, TILE_Q>;
+    using rows_of_o = panels<DIM_V, TILE_Q>; /* where q was */
+    using keys = panels<DIM, TILE_K>;
+    using values = panels<DIM_V, TILE_K>;
 };
 
 /* ---- tiles of query rows ----------------------------------------------------------------------------------------- */
@@ -68,11 +83,11 @@ struct query_tile {
 
 template <typename shape>
 struct shared_memory {
-    uint16_t q[Q_STAGES][TILE_Q * shape::DIM];
-    uint16_t k[shape::K_STAGES][shape::TILE_K * shape::DIM], v[shape::V_STAGES][shape::TILE_K * shape::DIM];
-    mbarrier q_full[Q_STAGES], q_free[Q_STAGES];
+    uint16_t q[shape::Q_STAGES][TILE_Q * shape::DIM];
+    uint16_t k[shape::K_STAGES][shape::TILE_K * shape::DIM], v[shape::V_STAGES][shape::TILE_K * shape::DIM_V];
+    mbarrier q_full[shape::Q_STAGES], q_free[shape::Q_STAGES];
     mbarrier k_full[shape::K_STAGES], k_free[shape::K_STAGES], v_full[shape::V_STAGES], v_free[shape::V_STAGES];
-    query_tile tiles[TILES]; /* those whose q has a place, and the one after them */
+    query_tile tiles[shape::TILES]; /* those whose q has a place, and the one after them */
     uint32_t doubts[WARPS];
 };
 
@@ -132,8 +147,8 @@ DEVICE void give_back(mbarrier *barrier)
 /* Holds where the producer is in the CTA's rings, and what its last copies fill. */
 template <typename shape>
 struct producer {
-    ring_place<TILES> tile;
-    ring_place<Q_STAGES> q;
+    ring_place<shape::TILES> tile;
+    ring_place<shape::Q_STAGES> q;
     ring_place<shape::K_STAGES> k;
     ring_place<shape::V_STAGES> v;
     mbarrier *filled = nullptr;
@@ -146,6 +161,7 @@ DEVICE void end_copies(producer<shape> &at)
     cp_async_wait<PENDING>();
     fence_proxy_async_shared();
     if (at.filled != nullptr) give_back(at.filled);
+    at.filled = nullptr;
 }
 
 /* Loads `count` rows of a head from `row` on, in panels of 64 features: what the tensor does not have becomes zero. By
@@ -184,8 +200,8 @@ DEVICE void load_v(producer<shape> &at, const forward_params &p, const tma_tenso
                    int32_t key, shared_memory<shape> &m)
 {
     mbarrier_wait(&m.v_free[at.v.stage], at.v.parity ^ 1);
-    load<BY_MAPS, typename shape::keys>(at, m.v[at.v.stage], p.v, maps.of[2], &m.v_full[at.v.stage], p, t.b,
-                                        t.s.first_k + key, t.keys.last - key, t.head_kv, p.head_dim_v);
+    load<BY_MAPS, typename shape::values>(at, m.v[at.v.stage], p.v, maps.of[2], &m.v_full[at.v.stage], p, t.b,
+                                          t.s.first_k + key, t.keys.last - key, t.head_kv, p.head_dim_v);
     step(at.v);
 }
 
@@ -216,6 +232,7 @@ DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, cons
         const query_tile &t = m.tiles[at.tile.stage];
         const uint32_t round = t.round;
         const int32_t first = t.keys.first / TILE_K * TILE_K, last = t.keys.last;
+        if (!BY_MAPS && !shape::ASKS_EARLY) end_copies<0>(at); /* q's place is not free before they are used */
         mbarrier_wait(&m.q_free[at.q.stage], at.q.parity ^ 1);
         if (round == rounds) break;
         load<BY_MAPS, typename shape::rows>(at, m.q[at.q.stage], p.q, maps.of[0], &m.q_full[at.q.stage], p, t.b,
@@ -261,11 +278,11 @@ struct softmax_rows {
 /* Holds what a consumer has in registers. */
 template <typename shape>
 struct consumer {
-    float s[shape::TILE_K / 2], o[shape::DIM / 2]; /* scores, then weights; o before normalisation */
+    float s[shape::TILE_K / 2], o[shape::DIM_V / 2]; /* scores, then weights; o before normalisation */
     uint32_t weights[2][shape::TILE_K / 16][4];    /* of a tile of keys, and of the one before */
     softmax_rows rows;
-    ring_place<TILES> tile;
-    ring_place<Q_STAGES> q;
+    ring_place<shape::TILES> tile;
+    ring_place<shape::Q_STAGES> q;
     ring_place<shape::K_STAGES> k;
     ring_place<shape::V_STAGES> v;
 };
@@ -292,33 +309,17 @@ DEVICE void multiply_q_k(float (&s)[shape::TILE_K / 2], uint64_t q, uint64_t k)
 
 /* Computes o += p v, likewise. */
 template <typename T, typename shape>
-DEVICE void multiply_p_v(float (&o)[shape::DIM / 2], uint32_t (&weights)[shape::TILE_K / 16][4], uint64_t v)
+DEVICE void multiply_p_v(float (&o)[shape::DIM_V / 2], uint32_t (&weights)[shape::TILE_K / 16][4], uint64_t v)
 {
     UNROLL for (int j = 0; j < shape::TILE_K / 16; ++j) wgmma_fence_operand(weights[j]);
     wgmma_fence_operand(o);
     wgmma_fence();
     UNROLL for (unsigned j = 0; j < shape::TILE_K / 16; ++j) {
-        const uint64_t v_j = wgmma_advance(v, offset<typename shape::keys>(16 * j, 0) * 2);
-        if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<shape::DIM, false, false, true>(o, weights[j], v_j, true);
-        else wgmma_m64nNk16_bf16<shape::DIM, false, false, true>(o, weights[j], v_j, true);
+        const uint64_t v_j = wgmma_advance(v, offset<typename shape::values>(16 * j, 0) * 2);
+        if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<shape::DIM_V, false, false, true>(o, weights[j], v_j, true);
+        else wgmma_m64nNk16_bf16<shape::DIM_V, false, false, true>(o, weights[j], v_j, true);
     }
     wgmma_commit();
-}
-
-/* Puts -inf in place of the scores of keys that lengths and window hide from rows `row` and row + 8 of the lane. */
-template <int KEYS>
-DEVICE void hide_keys(float (&s)[KEYS / 2], const forward_params &p, const sequence &of, int32_t row, int32_t key)
-{
-    const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
-    UNROLL for (int half = 0; half < 2; ++half) {
-        const interval keys = keys_of_row(p, of, row + 8 * half);
-        const int last = keys.last - lane_key, first = keys.first - lane_key;
-        UNROLL for (int n = 0; n < KEYS / 8; ++n)
-            UNROLL for (int e = 0; e < 2; ++e) {
-                float &score = s[4 * n + 2 * half + e];
-                score = 8 * n + e < last && 8 * n + e >= first ? score : -infinity_f32();
-            }
-    }
 }
 
 /* Returns the keys that the lane's rows g and g + 8 see, relative to the lane's first key of the tile at `key`. */
@@ -401,7 +402,7 @@ DEVICE void rescale(consumer<shape> &c, float (&sums)[2])
         c.rows.reference[half] = now;
         c.rows.sum[half] *= by, sums[half] *= by;
         UNROLL for (int n = 2 * half; n < shape::TILE_K / 2; n += 4) c.s[n] *= by, c.s[n + 1] *= by;
-        UNROLL for (int n = 2 * half; n < shape::DIM / 2; n += 4) c.o[n] *= by, c.o[n + 1] *= by;
+        UNROLL for (int n = 2 * half; n < shape::DIM_V / 2; n += 4) c.o[n] *= by, c.o[n + 1] *= by;
     }
 }
 
@@ -479,7 +480,7 @@ template <typename T, typename shape, int PARITY>
 DEVICE void ask_product(consumer<shape> &c, shared_memory<shape> &m)
 {
     mbarrier_wait(&m.v_full[c.v.stage], c.v.parity);
-    multiply_p_v<T, shape>(c.o, c.weights[PARITY], descriptor<typename shape::keys>(m.v[same_in_all(c.v.stage)]));
+    multiply_p_v<T, shape>(c.o, c.weights[PARITY], descriptor<typename shape::values>(m.v[same_in_all(c.v.stage)]));
 }
 
 /* Computes o += p v of the weights of PARITY beside the scores, then the weights, of the tile at `key`. The product
@@ -516,7 +517,7 @@ DEVICE mbarrier *take_rows(consumer<shape> &c, const forward_params &p, const qu
     mbarrier *read = nullptr;
     int32_t key = t.keys.first / TILE_K * TILE_K;
     c.rows = {{-infinity_f32(), -infinity_f32()}, {0, 0}};
-    UNROLL for (int n = 0; n < shape::DIM / 2; ++n) c.o[n] = 0;
+    UNROLL for (int n = 0; n < shape::DIM_V / 2; ++n) c.o[n] = 0;
     if (contains(seen_by_all, key, TILE_K)) take_scores<T, shape, 0, OPENING>(c, p, t, key);
     else take_scores<T, shape, 0, CUT>(c, p, t, key);
     while (true) {
@@ -595,36 +596,56 @@ DEVICE void look_at_o(float (&o)[DIM / 2], rows_end &end)
     }
 }
 
-/* Holds what a lane stores of a warp's 16 rows of o: eight features of rows lane / CHUNKS, + STEP ... */
+/* Holds what a lane stores of a warp's 16 rows of o: of their pieces of eight features, row by row, every 32nd. */
 template <int DIM>
 struct lane_chunks {
-    sixteen_bytes at[16 / STEP<DIM>];
+    sixteen_bytes at[DIM / 16];
 };
+
+/* Returns the row of a lane's n-th chunk, of the 16, and its first feature. */
+struct chunk_place {
+    unsigned row, x;
+};
+
+template <int DIM>
+DEVICE chunk_place place_of_chunk(unsigned n)
+{
+    if constexpr (32 % CHUNKS<DIM> == 0)
+        return {lane() / CHUNKS<DIM> + n * STEP<DIM>, lane() % CHUNKS<DIM> * 8};
+    const unsigned index = 32 * n + lane();
+    return {index / CHUNKS<DIM>, index % CHUNKS<DIM> * 8};
+}
 
 /* Turns 16 rows of o times their factors, in 16 bits, into what lanes store, by way of the warp's rows of q. */
 template <typename O, typename shape>
-DEVICE void turn_o(lane_chunks<shape::DIM> &out, const float (&o)[shape::DIM / 2], const float (&factor)[2],
+DEVICE void turn_o(lane_chunks<shape::DIM_V> &out, const float (&o)[shape::DIM_V / 2], const float (&factor)[2],
                    uint16_t *q)
 {
-    constexpr int DIM = shape::DIM;
-    using rows = typename shape::rows;
+    constexpr int DIM = shape::DIM_V;
+    using rows = typename shape::rows_of_o;
     uint32_t pairs[DIM / 4];
     round_sums<O, DIM>(pairs, o, factor[0], factor[1]);
     stage_rows<rows>(q, warp() * 16, pairs);
     const unsigned from = offset<rows>(warp() * 16 + lane() / CHUNKS<DIM>, lane() % CHUNKS<DIM> * 8);
-    UNROLL for (unsigned n = 0; n < 16 / STEP<DIM>; ++n)
-        out.at[n] = load_16<sixteen_bytes>(&q[from ^ offset<rows>(n * STEP<DIM>, 0)]);
+    UNROLL for (unsigned n = 0; n < DIM / 16; ++n) {
+        const chunk_place at = place_of_chunk<DIM>(n);
+        out.at[n] = load_16<sixteen_bytes>(&q[32 % CHUNKS<DIM> == 0 ? from ^ offset<rows>(n * STEP<DIM>, 0)
+                                                                    : offset<rows>(warp() * 16 + at.row, at.x)]);
+    }
 }
 
-/* Stores them; `to` is the lane's first row, of which and of those STEP apart `rows` rows are in memory. */
+/* Stores them; `to` is the warp's first row, of which and of those behind it `rows` are in memory. */
 template <int DIM>
-DEVICE void store_o(const row_tensor &o, const lane_chunks<DIM> &chunks, row_pointer to, int rows)
+DEVICE void store_o(const row_tensor &o, const lane_chunks<DIM> &chunks, const row_pointer &to, int rows)
 {
-    const int x = static_cast<int>(lane() % CHUNKS<DIM> * 8);
-    UNROLL for (int n = 0; n < 16 / static_cast<int>(STEP<DIM>); ++n, to.data += STEP<DIM> * o.seqlen * 2) {
-        if (n * static_cast<int>(STEP<DIM>) >= rows || x >= to.length) continue;
-        if (o.by_eight && x + 8 <= to.length) store_global_16(to.data + 2 * x, chunks.at[n]);
-        else store_eight(to, static_cast<unsigned>(x), reinterpret_cast<const uint16_t *>(&chunks.at[n]));
+    const int64_t step = o.seqlen * 2;
+    UNROLL for (unsigned n = 0; n < DIM / 16; ++n) {
+        const chunk_place at = place_of_chunk<DIM>(n);
+        const int x = static_cast<int>(at.x);
+        if (static_cast<int>(at.row) >= rows || x >= to.length) continue;
+        const row_pointer row = {to.data + at.row * step, to.dtype, to.by_four, to.length};
+        if (o.by_eight && x + 8 <= to.length) store_global_16(row.data + 2 * x, chunks.at[n]);
+        else store_eight(row, at.x, reinterpret_cast<const uint16_t *>(&chunks.at[n]));
     }
 }
 
@@ -650,15 +671,14 @@ DEVICE void write_o(const forward_params &p, const consumer<shape> &c, const flo
 {
     const int rows = t.s.seqlen_q - t.first - static_cast<int>(warp() * 16);
     const int64_t first = t.s.first_q + t.first + warp() * 16;
-    const int lane_row = static_cast<int>(lane() / CHUNKS<shape::DIM>);
-    const row_pointer to = row_of(p.o, t.b, first + lane_row, t.head, p.head_dim_v);
-    lane_chunks<shape::DIM> chunks = {};
-    if (p.o.dtype == ATTEST_FP32) write_o_32<shape::DIM>(p, c.o, factor, t, first, rows);
+    const row_pointer to = row_of(p.o, t.b, first, t.head, p.head_dim_v);
+    lane_chunks<shape::DIM_V> chunks = {};
+    if (p.o.dtype == ATTEST_FP32) write_o_32<shape::DIM_V>(p, c.o, factor, t, first, rows);
     else if (p.o.dtype == ATTEST_FP16) turn_o<f16, shape>(chunks, c.o, factor, q);
     else turn_o<bf16, shape>(chunks, c.o, factor, q);
     fence_proxy_async_shared(); /* q comes where o was */
     give_back(q_free);
-    if (p.o.dtype != ATTEST_FP32) store_o<shape::DIM>(p.o, chunks, to, rows - lane_row);
+    if (p.o.dtype != ATTEST_FP32) store_o<shape::DIM_V>(p.o, chunks, to, rows);
 }
 
 /* Waits for the next tile of query rows. Returns whether there is one. */
@@ -679,8 +699,9 @@ DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, sha
     bool is_there = await_tile(c, rounds, m);
     if (!is_there) return 0;
     if (warp() / 4 != 0) give_turn(); /* the first turn is the first consumer's */
-    ask_first_scores<T>(c, m, true);
+    if (shape::ASKS_EARLY) ask_first_scores<T>(c, m, true);
     ROLLED while (is_there) {
+        if (!shape::ASKS_EARLY) ask_first_scores<T>(c, m, true);
         const unsigned stage = c.q.stage;
         const query_tile &t = m.tiles[c.tile.stage];
         wait_for<0>(c.s);
@@ -690,14 +711,17 @@ DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, sha
         rows_end end;
         end_rows<T>(end, c.rows, p, t);
         step(c.tile), step(c.q), step(c.v);
-        is_there = await_tile(c, rounds, m);
-        ask_first_scores<T>(c, m, is_there);
-        wait_for<1>(c.o);
+        if (shape::ASKS_EARLY) {
+            is_there = await_tile(c, rounds, m);
+            ask_first_scores<T>(c, m, is_there);
+        }
+        wait_for<shape::ASKS_EARLY ? 1 : 0>(c.o);
         if (read != nullptr) release(read);
         release(last_read);
-        look_at_o<shape::DIM>(c.o, end);
+        look_at_o<shape::DIM_V>(c.o, end);
         if (ballot(FULL_WARP, end.is_doubtful) != 0) doubts |= 1u << t.round % 32;
         write_o(p, c, end.factor, t, m.q[stage], &m.q_free[stage]);
+        if (!shape::ASKS_EARLY) is_there = await_tile(c, rounds, m);
     }
     wait_for<0>(c.s);
     if (warp() / 4 == 0) take_turn(); /* the last one that was given */
@@ -764,33 +788,42 @@ DEVICE void end_exactly(accumulators<DIM> &kept, const forward_params &p, const 
     write_features(p, kept, factor, t.b, t.s.first_q + lane_row, t.s.seqlen_q - lane_row, t.head);
 }
 
+/* Holds tiles as mma.sync reads them, where those for wgmma were: rows are as long as powers of two. */
+constexpr int power_of_two(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
+
+template <typename shape>
+struct exact_memory {
+    static constexpr int DIM = power_of_two(shape::DIM), DIM_V = power_of_two(shape::DIM_V);
+    uint16_t q[TILE_Q * DIM], k[shape::TILE_K * DIM], v[shape::TILE_K * DIM_V];
+};
+
 /* Computes a whole tile one score at a time, by both consumers. */
 template <typename T, typename shape>
 DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order, uint32_t round,
-                                shared_memory<shape> &m)
+                                exact_memory<shape> &m)
 {
-    constexpr int DIM = shape::DIM, TILE_K = shape::TILE_K;
+    constexpr int DIM = exact_memory<shape>::DIM, DIM_V = exact_memory<shape>::DIM_V, TILE_K = shape::TILE_K;
     query_tile t;
     if (!find_tile(t, p, order, round) || !sees_keys(t)) return;
     score_rule rule = find_score_rule(p, t.b, t.head);
     const float c = rule.scale, none[2] = {0, 0};
     rule.scale = 1;
     const int32_t warp_row = static_cast<int32_t>(warp()) * 16, row = t.first + warp_row;
-    accumulators<DIM> kept = {};
+    accumulators<DIM_V> kept = {};
     kept.max[0] = kept.max[1] = -infinity_f32();
-    load_tile<TILE_Q, DIM, CONSUMERS>(m.q[0], p.q, t.b, t.s.first_q + t.first, t.rows, t.head, p.head_dim);
+    load_tile<TILE_Q, DIM, CONSUMERS>(m.q, p.q, t.b, t.s.first_q + t.first, t.rows, t.head, p.head_dim);
     ROLLED for (int32_t key = t.keys.first / TILE_K * TILE_K; key < t.keys.last; key += TILE_K) {
         const int left = t.keys.last - key;
-        load_tile<TILE_K, DIM, CONSUMERS>(m.k[0], p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
-        load_tile<TILE_K, DIM, CONSUMERS>(m.v[0], p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
+        load_tile<TILE_K, DIM, CONSUMERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
+        load_tile<TILE_K, DIM_V, CONSUMERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
         cp_async_wait_all();
         named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* the tiles are complete */
         exact_scores<TILE_K> scores;
-        multiply_exactly<T, DIM>(scores, m.q[0] + warp_row * DIM, m.k[0]);
+        multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
         find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4, key + static_cast<int>(lane()) % 4 * 2,
                     none);
         weigh_exactly<T>(kept, scores, c);
-        multiply_values_exactly<T, 1>(kept, scores, m.v[0]);
+        multiply_values_exactly<T, 1>(kept, scores, m.v);
         named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* k and v are free */
     }
     end_exactly(kept, p, t, row);
@@ -807,8 +840,10 @@ DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order
     uint32_t of_all = 0;
     UNROLL for (const uint32_t of_warp : m.doubts) of_all |= of_warp;
     if (of_all == 0) return;
+    static_assert(sizeof(exact_memory<shape>) <= offsetof(shared_memory<shape>, q_full), "its tiles lie where theirs did");
+    auto &tiles = reinterpret_cast<exact_memory<shape> &>(m);
     ROLLED for (uint32_t round = 0; round < rounds_of(order); ++round)
-        if ((of_all >> round % 32 & 1) != 0) take_exactly<T, shape>(p, order, round, m);
+        if ((of_all >> round % 32 & 1) != 0) take_exactly<T, shape>(p, order, round, tiles);
 }
 
 /* A place is full when its bytes have come, or all producer warps have said so, and free when all consumer warps
@@ -863,14 +898,13 @@ tile_order order_of(const forward_params &p)
 template <typename shape>
 bool encode_tensors(tma_tensors<3> &maps, const forward_params &p)
 {
-    constexpr int PANEL = shape::keys::PANEL;
     const bool is_ragged = p.cu_seqlens_q != nullptr;
     const int64_t q_rows = is_ragged ? p.rows_q : p.seqlen_q, k_rows = is_ragged ? p.rows_k : p.seqlen_k;
     const int64_t batch = is_ragged ? 1 : p.batch, heads_kv = p.num_heads_q / p.group;
     return (p.q.by_eight & p.k.by_eight & p.v.by_eight) != 0 && p.head_dim % 8 == 0 && p.head_dim_v % 8 == 0 &&
-           encode_tensor<PANEL>(maps.of[0], p.q, {{p.head_dim, q_rows, p.num_heads_q, batch}}, TILE_Q) &&
-           encode_tensor<PANEL>(maps.of[1], p.k, {{p.head_dim, k_rows, heads_kv, batch}}, shape::TILE_K) &&
-           encode_tensor<PANEL>(maps.of[2], p.v, {{p.head_dim_v, k_rows, heads_kv, batch}}, shape::TILE_K);
+           encode_tensor<shape::rows::PANEL>(maps.of[0], p.q, {{p.head_dim, q_rows, p.num_heads_q, batch}}, TILE_Q) &&
+           encode_tensor<shape::keys::PANEL>(maps.of[1], p.k, {{p.head_dim, k_rows, heads_kv, batch}}, shape::TILE_K) &&
+           encode_tensor<shape::values::PANEL>(maps.of[2], p.v, {{p.head_dim_v, k_rows, heads_kv, batch}}, shape::TILE_K);
 }
 
 template <typename T, typename shape>
@@ -890,8 +924,12 @@ template <typename T>
 int launch_width(const forward_params &p, void *stream)
 {
     const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
-    if (widest <= 64) return launch<T, shape<64>>(p, stream);
-    return launch<T, shape<128>>(p, stream);
+    if (widest <= 64) return launch<T, shape<64, 64>>(p, stream);
+    if (widest <= 96) return launch<T, shape<96, 96>>(p, stream);
+    if (widest <= 128) return launch<T, shape<128, 128>>(p, stream);
+    if (widest > 192) return launch<T, shape<256, 256>>(p, stream);
+    if (p.head_dim_v <= 128) return launch<T, shape<192, 128>>(p, stream);
+    return launch<T, shape<192, 192>>(p, stream);
 }
 
 } // namespace
