@@ -54,15 +54,15 @@ struct any_places {
 template <typename shape>
 DEVICE any_places find_places(unsigned char *shared)
 {
+    constexpr int WORDS = 2 * shape::WARPS + shape::KEYS * shape::SPLIT; /* votes, then what is added */
     const auto at = cut_shared(shared, shape::TILE_BYTES, shape::TILE_BYTES, shape::TILE_BYTES, shape::TILE_BYTES,
                                sizeof(any_problem), shape::KEYS * shape::SPLIT * sizeof(row_numbers),
-                               2 * shape::WARPS * sizeof(uint32_t), shape::KEYS * shape::SPLIT * sizeof(uint32_t),
-                               SHARED_REST);
+                               WORDS * sizeof(uint32_t), SHARED_REST);
     return {reinterpret_cast<uint16_t *>(at.at[0]), reinterpret_cast<uint16_t *>(at.at[1]),
             reinterpret_cast<uint16_t *>(at.at[2]), reinterpret_cast<uint16_t *>(at.at[3]),
-            reinterpret_cast<uint16_t *>(at.at[8]), reinterpret_cast<any_problem *>(at.at[4]),
+            reinterpret_cast<uint16_t *>(at.at[7]), reinterpret_cast<any_problem *>(at.at[4]),
             reinterpret_cast<row_numbers *>(at.at[5]), reinterpret_cast<uint32_t *>(at.at[6]),
-            reinterpret_cast<uint32_t *>(at.at[7])};
+            reinterpret_cast<uint32_t *>(at.at[6]) + 2 * shape::WARPS};
 }
 
 /* Says which problems a CTA takes: of every step-th sequence from its part on, one KV head or all. */

@@ -19,7 +19,7 @@
  * short/backward_sm80.cu; sums of dk and dv go on from head to head in memory of the thread's own. Scores come by
  * fragments in registers (shared/gradient_stage.h). Where something is not finite, or a row's lse is large, the CTA
  * takes its problem again pair by pair: then a pair that takes no part has the weight UNSEEN, and where the other side
- * holds a NaN, products leave it out. reference/bounds.md section 11.16 says what this may be off by. */
+ * holds a NaN, products leave it out. reference/bounds.md section 11.17 says what this may be off by. */
 #include "kernels/short/backward_any.h"
 #include "kernels/short/backward_pairs.h"
 
