@@ -65,21 +65,9 @@ DEVICE any_places find_places(unsigned char *shared)
             reinterpret_cast<uint32_t *>(at.at[6]) + 2 * shape::WARPS};
 }
 
-/* Says which problems a CTA takes: of every step-th sequence from its part on, one KV head or all. */
-struct cta_work {
-    int64_t first, step, head_kv, last_head_kv;
-};
-
-DEVICE cta_work find_work(const forward_params &f, const short_sums &sums)
-{
-    const int64_t part = static_cast<int64_t>(block_z()) * grid_y() + block_y(), heads = f.num_heads_q / f.group;
-    cta_work out = {part < sums.parts ? part : f.batch, f.batch, block_x(), block_x() + 1};
-    if (sums.way == SUMS_OF_TILES) {
-        out.step = sums.parts;
-        if (sums.joins_heads) out.head_kv = 0, out.last_head_kv = heads;
-    }
-    return out;
-}
+/* Returns which part of the sequences a CTA takes; which part of KV heads, block_x() says. If the grid has more, there
+ * are as many parts as sequences. */
+DEVICE int64_t own_part() { return static_cast<int64_t>(block_z()) * grid_y() + block_y(); }
 
 DEVICE any_problem find_problem(const backward_params &p, const short_sums &sums, int64_t b, int64_t head_kv, int tile)
 {
@@ -89,8 +77,8 @@ DEVICE any_problem find_problem(const backward_params &p, const short_sums &sums
     out.s = find_sequence(f, b);
     out.is_ours = is_ours(f, out.s);
     if (sums.way == SUMS_OF_TILES) {
-        const int64_t part = static_cast<int64_t>(block_z()) * grid_y() + block_y();
-        const int64_t first = sums.joins_heads ? part : part * f.num_heads_q + head_kv * f.group;
+        const int64_t of_part = sums.joins_heads ? sums.head_parts : f.num_heads_q;
+        const int64_t first = own_part() * of_part + (sums.joins_heads ? block_x() : head_kv * f.group);
         out.tiles = find_sum_places(p).tiles + first * tile;
     }
     return out;

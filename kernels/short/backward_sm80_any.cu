@@ -7,7 +7,7 @@
  * of lib/contract.md: shared/scores.h says what a score is. delta is the sum of p dp over that of p; where there is a
  * sink, which is a key of p, too, the sum alone; and it may be given.
  *
- * Grid    x: KV heads, or one for all; y, z: sequences, or parts of them: where they add to the same elements of dbias
+ * Grid    x: KV heads; y, z: sequences; or parts of them, where they add to the same elements of dbias
  * Block   a warp for each 16 query rows and 64 keys: 4 warps for 64 rows and keys, 16 for 128. Then it owns 16 keys,
  *         and 16 rows again, of all features or, where two warps share them, of a half
  * Shared  tiles of q, dout, k and v; masks and biases, whose place p and then ds take; what warps tell of rows
@@ -356,10 +356,9 @@ KERNEL(shape::THREADS_OF_CTA, shape::CTAS) void short_backward_sm80_any_kernel(G
     constexpr int TILE = shape::KEYS * shape::KEYS;
     DYNAMIC_SHARED(shared, 16);
     const any_places at = find_places<shape>(shared);
-    const cta_work work = find_work(p.forward, sums);
     bool is_first = true;
-    for (int64_t b = work.first; b < p.forward.batch; b += work.step)
-        for (int64_t head_kv = work.head_kv; head_kv < work.last_head_kv; ++head_kv) {
+    for (int64_t b = own_part(); b < p.forward.batch; b += sums.parts)
+        for (int64_t head_kv = block_x(); head_kv < p.forward.by_heads_kv.by; head_kv += sums.head_parts) {
             sync_threads(); /* shared memory is free */
             if (thread_x() == 0) *at.problem = find_problem(p, sums, b, head_kv, TILE);
             sync_threads();
@@ -382,16 +381,16 @@ int launch(const backward_params &p, void *stream)
     const size_t of_scores = bytes_of_stages<typename shape::stages>(f, others, stream);
     const size_t of_parts = shape::PARTS_BYTES;
     short_sums sums = short_sums_of_pass(&p);
-    const bool is_alone = f.seqlen_q <= f.most.q && f.seqlen_k <= f.most.k; /* else other launches follow */
-    if (!is_alone) sums = {SUMS_LATER, 0, 0, f.batch};
+    const bool is_last = f.seqlen_q <= f.most.q && f.seqlen_k <= f.most.k; /* else other launches follow */
+    if (!is_last || f.of_others[0].q >= 0) sums = {SUMS_LATER, 0, 0, f.batch, f.num_heads_q / f.group};
     const unsigned y = static_cast<unsigned>(sums.parts < 65535 ? sums.parts : 65535);
-    const launch_shape grid = {{sums.joins_heads ? 1 : static_cast<unsigned>(f.num_heads_q / f.group), y,
+    const launch_shape grid = {{static_cast<unsigned>(sums.head_parts), y,
                                 static_cast<unsigned>((sums.parts + y - 1) / y)},
                                {shape::THREADS_OF_CTA, 1, 1}, {1, 1, 1},
                                others + (of_scores > of_parts ? of_scores : of_parts), shape::THREADS_OF_CTA,
                                shape::CTAS};
     int code = LAUNCH((short_backward_sm80_any_kernel<T, shape>), grid, stream, p, sums, of_scores != 0);
-    if (!is_alone || code != 0) return code;
+    if (!is_last || code != 0) return code;
     if (sums.way != SUMS_LATER) return launch_sums<shape::KEYS>(p, sums, stream);
     code = KERNEL_SYMBOL(dbias)(&p, stream);
     return code != 0 ? code : KERNEL_SYMBOL(dsink)(&p, stream);

@@ -80,30 +80,47 @@ DEVICE void add_dx(float *tile, const row_pairs<64> &dx, const bool (&adds)[2])
     }
 }
 
-/* Adds up `count` tiles, `step` floats apart, of KEYS rows and keys, and writes dbias: of each sequence and head of it
- * that have elements of their own.
+DEVICE void add_quad(quad &sum, const quad &more)
+{
+    UNROLL for (int e = 0; e < 4; ++e) sum.at[e] += more.at[e];
+}
+
+/* Says what tiles add up to each part of dbias that is a sequence's, and a head's of it, as far as they have elements
+ * of their own: `count` of them, `step` tiles apart; sequences begin `of_sequence` tiles apart. */
+struct tile_sums {
+    int64_t heads, of_sequence, count, step;
+};
+
+/* Adds them up, of KEYS rows and keys, and writes dbias. SUM_SHARES threads have a quad, each every so manieth tile.
  *
- * Grid    x: sequences, times quads of a tile; y: heads */
-enum { SUM_THREADS = 128 };
+ * Grid    x: sequences, times heads, times CTAs of a tile */
+enum { SUM_THREADS = 128, SUM_SHARES = 8, SUM_QUADS = SUM_THREADS / SUM_SHARES };
+
+struct quad_sums {
+    quad at[SUM_SHARES][SUM_QUADS];
+};
 
 template <int KEYS>
-KERNEL(SUM_THREADS, 1) void sum_tiles_kernel(const backward_params p, int64_t count, int64_t step)
+KERNEL(SUM_THREADS, 1) void sum_tiles_kernel(const backward_params p, const tile_sums from)
 {
-    constexpr int SPLIT = KEYS / 64, THREADS_OF_CTA = KEYS / 16 * SPLIT * 32;
-    const score_tensor &t = p.dbias;
-    constexpr unsigned CTAS = KEYS * KEYS / 4 / SUM_THREADS; /* of a tile */
-    const int place = static_cast<int>(block_x() % CTAS * SUM_THREADS + thread_x());
+    STATIC_SHARED(quad_sums, sums);
+    constexpr int SPLIT = KEYS / 64, THREADS_OF_CTA = KEYS / 16 * SPLIT * 32, TILE = KEYS * KEYS;
+    constexpr unsigned CTAS = TILE / 4 / SUM_QUADS; /* of a tile */
+    const int own = static_cast<int>(thread_x()) % SUM_QUADS, share = static_cast<int>(thread_x()) / SUM_QUADS;
+    const int place = static_cast<int>(block_x() % CTAS) * SUM_QUADS + own;
+    const int64_t b = block_x() / CTAS / from.heads, head = block_x() / CTAS % from.heads;
+    const float *const first = find_sum_places(p).tiles + (b * from.of_sequence + head) * TILE + place * 4;
+    quad sum = {{0, 0, 0, 0}};
+    for (int64_t n = share; n < from.count; n += SUM_SHARES)
+        add_quad(sum, load_global_16<quad>(first + n * from.step * TILE));
+    sums.at[share][own] = sum;
+    sync_threads();
     const int i = place / THREADS_OF_CTA, thread = place % THREADS_OF_CTA, lane_of = thread % 32;
     const int row = thread / 32 / SPLIT * 16 + i / 4 * 8 + lane_of / 4;
     const int key = thread / 32 % SPLIT * 64 + i % 4 * 16 + lane_of % 4 * 2;
-    const int64_t b = block_x() / CTAS, head = block_y();
-    const float *at = find_sum_places(p).tiles + (b * grid_y() + head) * (KEYS * KEYS) + place * 4;
-    quad sum = {{0, 0, 0, 0}};
-    for (int64_t n = 0; n < count; ++n, at += step) {
-        const quad more = load_global_16<quad>(at);
-        UNROLL for (int e = 0; e < 4; ++e) sum.at[e] += more.at[e];
-    }
-    if (row >= p.forward.seqlen_q) return;
+    if (share != 0 || row >= p.forward.seqlen_q) return;
+    UNROLL for (int n = 1; n < SUM_SHARES; ++n) add_quad(sum, sums.at[n][own]);
+    const score_tensor &t = p.dbias;
     char *const data = static_cast<char *>(t.data) +
                        (b * t.batch + head * t.head + row * t.seqlen_q) * (t.dtype == ATTEST_FP32 ? 4 : 2);
     store_two(t, data, key, p.forward.seqlen_k, sum.at[0], sum.at[1]);
@@ -146,12 +163,13 @@ static inline int launch_sums(const backward_params &p, const short_sums &sums, 
     const forward_params &f = p.forward;
     int code = 0;
     if (sums.way == SUMS_OF_TILES) {
-        const unsigned heads = sums.joins_heads ? 1 : static_cast<unsigned>(f.num_heads_q);
-        const unsigned sequences = sums.joins_batch ? 1 : static_cast<unsigned>(f.batch);
-        const launch_shape shape = {{sequences * (KEYS * KEYS / 4 / SUM_THREADS), heads, 1}, {SUM_THREADS, 1, 1},
-                                    {1, 1, 1}, 0, SUM_THREADS, 1};
-        const int64_t step = static_cast<int64_t>(heads) * KEYS * KEYS;
-        code = LAUNCH((sum_tiles_kernel<KEYS>), shape, stream, p, sums.joins_batch ? sums.parts : 1, step);
+        const int64_t heads = sums.joins_heads ? 1 : f.num_heads_q, sequences = sums.joins_batch ? 1 : f.batch;
+        const int64_t of_heads = sums.joins_heads ? sums.head_parts : 1;
+        const tile_sums from = {heads, heads * of_heads, (sums.joins_batch ? sums.parts : 1) * of_heads, heads};
+        const launch_shape shape = {
+            {static_cast<unsigned>(sequences * heads) * (KEYS * KEYS / 4 / SUM_QUADS), 1, 1}, {SUM_THREADS, 1, 1},
+            {1, 1, 1}, 0, SUM_THREADS, 1};
+        code = LAUNCH((sum_tiles_kernel<KEYS>), shape, stream, p, from);
     }
     const launch_shape shape = {{static_cast<unsigned>(f.num_heads_q), 1, 1}, {SUM_THREADS, 1, 1}, {1, 1, 1}, 0,
                                 SUM_THREADS, 1};
