@@ -11,14 +11,14 @@ static int64_t parts_of(int64_t all, int64_t others)
     return all < most ? all : most;
 }
 
-/* Rows, or keys, that share an element are added up later, as are large groups. */
+/* Rows, or keys, that share an element are added up later, even if there are none, as are large groups. */
 static struct short_sums sums_of(const struct score_tensor *dbias, int64_t batch, int64_t heads, int64_t group,
                                  int64_t seqlen_q, int64_t seqlen_k)
 {
     const int64_t heads_kv = heads / group;
     struct short_sums out = {SUMS_AT_ONCE, 0, 0, batch, heads_kv};
     if (dbias == NULL) return out;
-    if ((dbias->seqlen_q == 0 && seqlen_q > 1) || (dbias->seqlen_k == 0 && seqlen_k > 1) || group > MOST_SUM_GROUP)
+    if ((dbias->seqlen_q == 0 && seqlen_q != 1) || (dbias->seqlen_k == 0 && seqlen_k != 1) || group > MOST_SUM_GROUP)
         out.way = SUMS_LATER;
     if (out.way == SUMS_LATER) return out;
     out.joins_batch = dbias->batch == 0 && batch > 1, out.joins_heads = dbias->head == 0 && heads > 1;
