@@ -96,6 +96,7 @@ const struct attest_recipe ref_kernel_recipes[] = {
     [REF_SHORT_BACKWARD_SM90_N128_SCALED] = {.name = "short_backward_sm90_n128_scaled", PORTABLE_SCALED(128)},
     [REF_SHORT_FORWARD_SM90_SCALED] = {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)},
     [REF_FORWARD_SM90] = {.name = "forward_sm90", PORTABLE_MMA, .rescale_log2 = 64},
+    [REF_SHORT_BACKWARD_SM80_ANY] = {.name = "short_backward_sm80_any", PORTABLE_SHORT(64)},
     {0},
 };
 

@@ -29,6 +29,8 @@ struct long_case {
     bool all_keys;  /* all keys are in use, though few rows are */
     bool narrow_bias; /* biases have the dtype of q; else fp32 */
     bool own_dbias; /* dbias is each sequence's; else all add up */
+    bool one_dbias; /* dbias is all heads'; else each has its own */
+    bool many_sums; /* short kernels have fewer CTAs than problems for sums; others, and forward, have two heads */
 
     bool far_values;  /* rows of v are eight numbers further apart than those of k */
     bool odd_results; /* rows of o, or of dq, begin at any address */
