@@ -164,7 +164,7 @@ DEVICE void end_copies(producer<shape> &at)
     at.filled = nullptr;
 }
 
-/* Loads `count` rows of a head from `row` on, in panels of 64 features: what the tensor does not have becomes zero. By
+/* Loads `count` rows of a head from `row` on, panel by panel: what the tensor does not have becomes zero. By
  * maps one thread asks for it, and rows that the tensor has come, too, beyond those. */
 template <bool BY_MAPS, typename operand, typename shape>
 DEVICE void load(producer<shape> &at, uint16_t *to, const row_tensor &from, const tensor_map &map, mbarrier *full,
@@ -602,11 +602,12 @@ struct lane_chunks {
     sixteen_bytes at[DIM / 16];
 };
 
-/* Returns the row of a lane's n-th chunk, of the 16, and its first feature. */
+/* Names a chunk's row, of the 16, and its first feature. */
 struct chunk_place {
     unsigned row, x;
 };
 
+/* Returns the place of a lane's n-th chunk. */
 template <int DIM>
 DEVICE chunk_place place_of_chunk(unsigned n)
 {
@@ -788,9 +789,10 @@ DEVICE void end_exactly(accumulators<DIM> &kept, const forward_params &p, const 
     write_features(p, kept, factor, t.b, t.s.first_q + lane_row, t.s.seqlen_q - lane_row, t.head);
 }
 
-/* Holds tiles as mma.sync reads them, where those for wgmma were: rows are as long as powers of two. */
+/* Tiles as mma.sync reads them have rows as long as a power of two. */
 constexpr int power_of_two(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
 
+/* Holds such tiles, where those for wgmma were. */
 template <typename shape>
 struct exact_memory {
     static constexpr int DIM = power_of_two(shape::DIM), DIM_V = power_of_two(shape::DIM_V);
@@ -840,7 +842,7 @@ DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order
     uint32_t of_all = 0;
     UNROLL for (const uint32_t of_warp : m.doubts) of_all |= of_warp;
     if (of_all == 0) return;
-    static_assert(sizeof(exact_memory<shape>) <= offsetof(shared_memory<shape>, q_full), "its tiles lie where theirs did");
+    static_assert(sizeof(exact_memory<shape>) <= offsetof(shared_memory<shape>, q_full), "tiles lie where tiles did");
     auto &tiles = reinterpret_cast<exact_memory<shape> &>(m);
     ROLLED for (uint32_t round = 0; round < rounds_of(order); ++round)
         if ((of_all >> round % 32 & 1) != 0) take_exactly<T, shape>(p, order, round, tiles);
@@ -904,7 +906,8 @@ bool encode_tensors(tma_tensors<3> &maps, const forward_params &p)
     return (p.q.by_eight & p.k.by_eight & p.v.by_eight) != 0 && p.head_dim % 8 == 0 && p.head_dim_v % 8 == 0 &&
            encode_tensor<shape::rows::PANEL>(maps.of[0], p.q, {{p.head_dim, q_rows, p.num_heads_q, batch}}, TILE_Q) &&
            encode_tensor<shape::keys::PANEL>(maps.of[1], p.k, {{p.head_dim, k_rows, heads_kv, batch}}, shape::TILE_K) &&
-           encode_tensor<shape::values::PANEL>(maps.of[2], p.v, {{p.head_dim_v, k_rows, heads_kv, batch}}, shape::TILE_K);
+           encode_tensor<shape::values::PANEL>(maps.of[2], p.v, {{p.head_dim_v, k_rows, heads_kv, batch}},
+                                               shape::TILE_K);
 }
 
 template <typename T, typename shape>
