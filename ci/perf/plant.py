@@ -2,10 +2,11 @@
 
 An entry of the list (regressions.txt): its name; what is slower; the source that is compiled; the problems of the
 simulated GPU, or workloads of the host, that show it (none: all); `narrow`, where those have plain scores of 64
-features in bf16, for which alone the source is compiled then: all that a long kernel takes would be ten times as much; each text
-that is replaced, found exactly once in it, and what stands there instead, lines beginning with |; the kernel, the count
-and, where more than one problem would do, the problem that must be found worse (in slowdowns.txt: the direction whose
-times must be). In a source of kernels the headers of kernels/ stand in the place where they are included first."""
+features in bf16, for which alone the source is compiled then: all that a long kernel takes would be ten times as
+much; each text that is replaced, found exactly once in it, and what stands there instead, lines beginning with |; the
+kernel, the count and, where more than one problem would do, the problem that must be found worse (in slowdowns.txt:
+the direction whose times must be). In a source of kernels the headers of kernels/ stand in the place where they are
+included first."""
 
 import re
 import sys
