@@ -10,6 +10,7 @@ from ._arrays import SIZES, array, empty_like, is_torch
 from ._problem import Call
 
 Gradients = collections.namedtuple("Gradients", "dq dk dv dbias dsink")
+_FORWARD_BYTES = C.sizeof(_abi.ForwardArgs)
 
 
 class Plan:
@@ -41,11 +42,11 @@ def plan_of(problem):
 
 def _stream(x):
     """The stream on which the framework of x would work now; NULL on a host."""
-    if array("q", x).device == "cpu":
-        return None
     if is_torch(x):
         import torch
-        return torch.cuda.current_stream(x.device).cuda_stream
+        return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else None
+    if array("q", x).device == "cpu":
+        return None
     if hasattr(x, "__cuda_array_interface__"):
         return x.__cuda_array_interface__.get("stream")
     return None
@@ -74,11 +75,66 @@ def _check_framework(x):
 
 def forward(q, k, v, *, o_dtype=None, **how):
     """o and lse, without autograd."""
+    key = _key(q, k, v, o_dtype, how) if is_torch(q) else None
+    if key is not None and key in _prepared:
+        return _again(_prepared[key], q, k, v, how)
     _check_framework(q)
     call = Call(q, k, v, **how)
     o = _result(call, "o", q, o_dtype or (call.q.dtype if SIZES[call.q.dtype] > 1 else "float32"))
     lse = _result(call, "lse", q, "float32")
-    check(lib.attest_run_forward(plan_of(call.p).handle, C.byref(call.a.forward), None, 0, _stream(q)))
+    plan = plan_of(call.p)
+    check(lib.attest_run_forward(plan.handle, C.byref(call.a.forward), None, 0, _stream(q)))
+    if key is not None:
+        if len(_prepared) >= _MOST_PREPARED:
+            _prepared.clear()
+        _prepared[key] = plan, o.shape, o.dtype, lse.shape
+    return o, lse
+
+
+# ---- the same shapes and strides again: nothing is checked twice ----
+
+_prepared, _MOST_PREPARED = {}, 4096
+_POINTERS = ("bias", "mask", "block_mask", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_q",
+             "seqused_k")
+_POINTERS_OR_NUMBERS = ("dropout_seed", "dropout_offset")
+
+
+def _key(q, k, v, o_dtype, how):
+    """All of PyTorch's tensors and numbers that a problem is made of. None: lengths are read from memory, or something
+    is of another framework."""
+    if how.get("cu_seqlens_q") is not None and (how.get("max_seqlen_q") is None or how.get("max_seqlen_k") is None):
+        return None
+    parts = [o_dtype]
+    for x in (q, k, v):
+        if not is_torch(x):
+            return None
+        parts += (x.shape, x.stride(), x.dtype, x.device)
+    for name, x in how.items():
+        if x is not None and (name in _POINTERS or (name in _POINTERS_OR_NUMBERS and not isinstance(x, int))):
+            if not is_torch(x):
+                return None
+            x = (x.shape, x.stride(), x.dtype, x.device)
+        elif isinstance(x, dict):
+            return None
+        parts += (name, x)
+    return tuple(parts)
+
+
+def _again(prepared, q, k, v, how):
+    import torch
+    plan, o_shape, o_dtype, lse_shape = prepared
+    o = torch.empty(o_shape, dtype=o_dtype, device=q.device)
+    lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
+    f = _abi.ForwardArgs(_FORWARD_BYTES, 0, q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
+    for name in _POINTERS:
+        x = how.get(name)
+        if x is not None:
+            setattr(f, name, x.data_ptr())
+    for name in _POINTERS_OR_NUMBERS:
+        x = how.get(name)
+        if x is not None and not isinstance(x, int):
+            setattr(f, name, x.data_ptr())
+    check(lib.attest_run_forward(plan.handle, C.byref(f), None, 0, _stream(q)))
     return o, lse
 
 

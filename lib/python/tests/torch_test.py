@@ -64,6 +64,26 @@ class Operators(unittest.TestCase):
             o, lse = self.audited(inputs(dtype), {"causal": True, "diag": "top-left"})
             self.assertEqual((o.dtype, lse.dtype), (dtype, torch.float32))
 
+    def test_the_same_shapes_again(self):
+        """A call that is like an earlier one takes its plan, and everything else from its own arguments."""
+        def seed(number):
+            return {"dropout_p": 0.3, "dropout_seed": torch.tensor([number])}
+
+        rounds = [{"mask": torch.rand(19, 27) > 0.3}, {"mask": torch.rand(19, 27) > 0.6}, {"scale": 0.1},
+                  {"scale": 0.2}, {"sink": torch.randn(4)}, {"sink": torch.randn(4)}, seed(1), seed(2),
+                  {"seqused_k": torch.tensor([3, 27], dtype=torch.int32)},
+                  {"seqused_k": torch.tensor([27, 3], dtype=torch.int32)}, {"alibi_slopes": self.SLOPES},
+                  {"alibi_slopes": self.SLOPES * 2}, {"bias": torch.randn(19, 27)}, {"bias": torch.randn(19, 27)}]
+        attest._run._prepared.clear()
+        for how in rounds + rounds:
+            q, k, v = (x.detach() for x in inputs())
+            o, lse = attest.attention(q, k, v, **how)
+            self.assertTrue(attest.audit(q, k, v, o=o, lse=lse, recipe="fp32", statistical=False, **how).passed, how)
+        self.assertEqual(len(attest._run._prepared), 8)
+        wide = torch.randn(2, 2, 27, 40)
+        o, _ = attest.attention(q, wide[..., :16], wide[..., 20:36])
+        self.assertTrue(torch.equal(o, attest.attention(q, wide[..., :16].clone(), wide[..., 20:36].clone())[0]))
+
     def test_gradients_of_lse_alone_and_of_nothing(self):
         q, k, v = inputs()
         o, lse = attest.attention(q, k, v)
@@ -181,6 +201,36 @@ class DropIns(unittest.TestCase):
             attest.flash_attn_varlen_func(*(x[0] for x in flash), None, None, 1, 1, block_table=starts)
         with self.assertRaisesRegex(Unsupported, "^alibi_slopes has 2 axes"):
             attest.flash_attn_func(*flash, alibi_slopes=torch.ones(2, 4))
+
+
+try:
+    import transformers
+except ImportError:
+    transformers = None
+
+
+@unittest.skipUnless(transformers, "UNCHECKED: transformers is not here")
+class Transformers(unittest.TestCase):
+    def test_attn_implementation(self):
+        import attest_attention.transformers  # noqa: F401
+        config = transformers.LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, vocab_size=97,
+                                          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+        model, tokens = transformers.LlamaForCausalLM(config), torch.randint(0, 97, (2, 17))
+        padded = torch.ones(2, 17, dtype=torch.long)
+        padded[1, :5] = 0
+        seen = {}
+        for implementation in ("sdpa", "attest"):
+            model.set_attn_implementation(implementation)
+            for mask in (None, padded):
+                model.zero_grad()
+                logits = model(tokens, attention_mask=mask).logits[:, 5:]
+                logits.square().sum().backward()
+                seen[implementation, mask is None] = logits, model.model.layers[0].self_attn.q_proj.weight.grad.clone()
+            seen[implementation] = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=8,
+                                                  do_sample=False)
+        for plain in (True, False):
+            torch.testing.assert_close(seen["attest", plain], seen["sdpa", plain])
+        self.assertTrue(torch.equal(seen["attest"], seen["sdpa"]))
 
 
 class Layer(torch.nn.Module):
