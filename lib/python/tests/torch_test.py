@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
-"""The package with PyTorch: operators, drop-ins, watch(). ATTEST_PYTHON names a Python that has it, for Bazel."""
+"""The package with PyTorch: operators, drop-ins, watch(). ATTEST_PYTHON names a Python that has it, for Bazel;
+ATTEST_DEVICE=cuda runs everything on a GPU, if the library has kernels for one."""
 
+import json
+import os
+import pathlib
 import sys
+import tempfile
 import types
 import unittest
 import warnings
@@ -16,6 +21,8 @@ except ImportError:
 import attest_attention as attest  # noqa: E402
 from attest_attention import Invalid, Unsupported, torch_ops  # noqa: E402
 
+DEVICE = os.environ.get("ATTEST_DEVICE", "cpu")
+torch.set_default_device(DEVICE)
 torch.manual_seed(0)
 warnings.filterwarnings("ignore", message="Cannot enable AMX")
 sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -233,6 +240,54 @@ class Transformers(unittest.TestCase):
         self.assertTrue(torch.equal(seen["attest"], seen["sdpa"]))
 
 
+class FlashInfer(unittest.TestCase):
+    """Folders as FlashInfer's api_logging writes them at level 10."""
+
+    SIGNATURE = ("(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale_q: Optional[torch.Tensor] = None, "
+                 "causal: bool = False, kv_layout: str = 'NHD', pos_encoding_mode: str = 'NONE', sm_scale: "
+                 "Optional[float] = None, window_left: int = -1, return_lse: bool = False) -> Union[torch.Tensor, "
+                 "Tuple[torch.Tensor, torch.Tensor]]")
+
+    def dump(self, folder, number, function, args, kwargs, result):
+        where = pathlib.Path(folder) / f"20261128_04_pid7_{function}_call{number:04d}"
+        where.mkdir()
+        named = {**{f"arg_{i}": x for i, x in enumerate(args)}, **{"kwarg_" + n: x for n, x in kwargs.items()}}
+        metadata = {"function_name": function, "function_signature": self.SIGNATURE, "execution_status": "inputs_saved",
+                    "input_metadata": {n: x for n, x in named.items() if not isinstance(x, torch.Tensor)}}
+        torch.save({n: x for n, x in named.items() if isinstance(x, torch.Tensor)}, where / "inputs.pt")
+        lines = [json.dumps(metadata)]
+        if result is not None:
+            many = isinstance(result, tuple)
+            torch.save({f"result_{i}": x for i, x in enumerate(result)} if many else {"result": result},
+                       where / "outputs.pt")
+            lines.append(json.dumps({**metadata, "execution_status": "completed"}))
+        (where / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+
+    def test_calls_are_judged_or_the_reason_is_said(self):
+        from attest_attention.flashinfer import audit_dumps
+        q, k, v = (torch.randn(n, h, 16).bfloat16() for n, h in ((9, 4), (13, 2), (13, 2)))
+        o, lse = (x[0] for x in attest.attention(q[None], k[None], v[None], layout="bshd", causal=True, window=(5, -1),
+                                                 diag="bottom-right"))
+        last, _ = attest.attention(q[None, -1:], k[None], v[None], layout="bshd", scale=0.3)
+        prefill, decode = "single_prefill_with_kv_cache", "single_decode_with_kv_cache"
+        hnd = [x.transpose(0, 1).contiguous() for x in (k, v)]
+        with tempfile.TemporaryDirectory() as folder:
+            how = {"window_left": 5, "kv_layout": "HND"}
+            self.dump(folder, 1, prefill, (q, *hnd, None, True), {**how, "return_lse": True}, (o, lse * 1.4427))
+            self.dump(folder, 2, prefill, (q, *hnd, None, True), how, o * 1.02)
+            self.dump(folder, 3, decode, (q[-1], k, v), {"sm_scale": 0.3}, last[0, 0])
+            self.dump(folder, 4, prefill, (q, k, v), {"pos_encoding_mode": "ROPE_LLAMA"}, o)
+            self.dump(folder, 5, prefill, (q, k, v, torch.ones(1)), {}, o)
+            self.dump(folder, 6, "BatchDecodeWithPagedKVCacheWrapper.run", (q, k), {}, o)
+            self.dump(folder, 7, prefill, (q, k, v), {}, None)
+            found = {int(d.folder[-4:]): d for d in audit_dumps(folder)}
+        said = [found[i].report.tensors["o"].verdict if found[i].report else found[i].skipped for i in range(1, 8)]
+        self.assertEqual(said, ["PASS", "FAIL", "PASS", "not judged: pos_encoding_mode is not read",
+                                "not judged: scale_q is not read",
+                                "not judged: BatchDecodeWithPagedKVCacheWrapper.run is not read",
+                                "not judged: its status is inputs_saved"])
+
+
 class Layer(torch.nn.Module):
     """Self-attention as models have it; `attend` is what they call."""
 
@@ -312,7 +367,7 @@ class Watched(unittest.TestCase):
         self.assertEqual(verdicts, {"o": "PASS", "dq": "PASS", "dk": "FAIL", "dv": "PASS"})
 
     def test_autocast(self):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             seen = watched(Layer(), backward=False)
         self.assertTrue(seen.passed, seen.table())
         self.assertGreater(seen.calls[0].report.tensors["o"].share, 0.1, "judged as what it is, 16 bits")
