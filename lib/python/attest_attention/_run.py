@@ -75,9 +75,10 @@ def _check_framework(x):
 
 def forward(q, k, v, *, o_dtype=None, **how):
     """o and lse, without autograd."""
-    key = _key(q, k, v, o_dtype, how) if is_torch(q) else None
-    if key is not None and key in _prepared:
-        return _again(_prepared[key], q, k, v, how)
+    key = _key(q, k, v, o_dtype, how)
+    prepared = _prepared.get(key) if key is not None else None
+    if prepared is not None:
+        return _again(prepared, q, k, v, how)
     _check_framework(q)
     call = Call(q, k, v, **how)
     o = _result(call, "o", q, o_dtype or (call.q.dtype if SIZES[call.q.dtype] > 1 else "float32"))
@@ -93,15 +94,17 @@ def forward(q, k, v, *, o_dtype=None, **how):
 
 # ---- the same shapes and strides again: nothing is checked twice ----
 
-_prepared, _MOST_PREPARED = {}, 4096
+# Other threads may empty the table between any two of these lines: it is asked once a call, by get().
+_prepared, _MOST_PREPARED = {}, 1024
 _POINTERS = ("bias", "mask", "block_mask", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_q",
              "seqused_k")
 _POINTERS_OR_NUMBERS = ("dropout_seed", "dropout_offset")
+_PLAIN = {int, float, bool, str, type(None)}  # equal where they mean the same, and never changed in place
 
 
 def _key(q, k, v, o_dtype, how):
-    """All of PyTorch's tensors and numbers that a problem is made of. None: lengths are read from memory, or something
-    is of another framework."""
+    """All of PyTorch's tensors and numbers that a problem is made of. None: lengths are read from memory, something is
+    of another framework, or an argument is not a plain number or name, which may change in place."""
     if how.get("cu_seqlens_q") is not None and (how.get("max_seqlen_q") is None or how.get("max_seqlen_k") is None):
         return None
     parts = [o_dtype]
@@ -110,14 +113,13 @@ def _key(q, k, v, o_dtype, how):
             return None
         parts += (x.shape, x.stride(), x.dtype, x.device)
     for name, x in how.items():
-        if x is not None and (name in _POINTERS or (name in _POINTERS_OR_NUMBERS and not isinstance(x, int))):
-            if not is_torch(x):
-                return None
-            x = (x.shape, x.stride(), x.dtype, x.device)
-        elif isinstance(x, dict):
+        if type(x) in _PLAIN or (type(x) is tuple and all(type(y) in _PLAIN for y in x)):
+            parts += (name, x)
+        elif (name in _POINTERS or name in _POINTERS_OR_NUMBERS) and is_torch(x):
+            parts += (name, x.shape, x.stride(), x.dtype, x.device)
+        else:
             return None
-        parts += (name, x)
-    return tuple(parts)
+    return tuple(parts) if type(o_dtype) in _PLAIN else None
 
 
 def _again(prepared, q, k, v, how):
