@@ -3,7 +3,8 @@
  *     o = softmax(softmax_scale q k^T) v over visible keys,   lse = ln(sum of exp over visible keys)
  *
  * Takes fp16 and bf16, any lengths and strides, windows on any diagonal, groups of heads, ragged batches, sinks; scores
- * are otherwise plain. Tiles come by tensor maps (TMA) where maps can describe the tensors, else by copies of 16 bytes.
+ * are otherwise plain. Tiles come by tensor maps (TMA) where maps can describe the tensors, which are not ragged, else
+ * by copies of 16 bytes.
  *
  * Grid    x: persistent CTAs, as many as SMs; each takes one tile of TILE_Q query rows after the other (tile_order)
  * Block   three warpgroups: two consumers of 64 rows each, and a producer, one thread of which asks for all boxes, or
@@ -171,10 +172,10 @@ DEVICE void load(producer<shape> &at, uint16_t *to, const row_tensor &from, cons
                  const forward_params &p, int64_t b, int64_t row, int count, int64_t head, int length)
 {
     if constexpr (BY_MAPS) {
-        const int of_batch = p.cu_seqlens_q != nullptr ? 0 : static_cast<int>(b);
         mbarrier_arrive_expect_tx(full, operand::TILE * operand::DIM * sizeof(uint16_t));
         UNROLL for (int x = 0; x < operand::DIM; x += operand::PANEL)
-            tma_load_4d(to + x * operand::TILE, &map, full, x, static_cast<int>(row), static_cast<int>(head), of_batch);
+            tma_load_4d(to + x * operand::TILE, &map, full, x, static_cast<int>(row), static_cast<int>(head),
+                        static_cast<int>(b));
     } else {
         load_operand<operand, GROUP>(to, from, row_of(from, b, row, head, 0).data, length, count,
                                      thread_x() - CONSUMERS);
@@ -896,17 +897,19 @@ tile_order order_of(const forward_params &p)
 }
 
 /* Encodes q, k and v. Returns false where no map can say how one of them lies: rows are whole pieces of 16 bytes, no
- * stride is 0. */
+ * stride is 0. Ragged tensors have none: boxes would read rows behind the last sequence, which nobody may read, and
+ * where it ends the device alone knows. */
 template <typename shape>
 bool encode_tensors(tma_tensors<3> &maps, const forward_params &p)
 {
-    const bool is_ragged = p.cu_seqlens_q != nullptr;
-    const int64_t q_rows = is_ragged ? p.rows_q : p.seqlen_q, k_rows = is_ragged ? p.rows_k : p.seqlen_k;
-    const int64_t batch = is_ragged ? 1 : p.batch, heads_kv = p.num_heads_q / p.group;
-    return (p.q.by_eight & p.k.by_eight & p.v.by_eight) != 0 && p.head_dim % 8 == 0 && p.head_dim_v % 8 == 0 &&
-           encode_tensor<shape::rows::PANEL>(maps.of[0], p.q, {{p.head_dim, q_rows, p.num_heads_q, batch}}, TILE_Q) &&
-           encode_tensor<shape::keys::PANEL>(maps.of[1], p.k, {{p.head_dim, k_rows, heads_kv, batch}}, shape::TILE_K) &&
-           encode_tensor<shape::values::PANEL>(maps.of[2], p.v, {{p.head_dim_v, k_rows, heads_kv, batch}},
+    const int64_t heads_kv = p.num_heads_q / p.group;
+    return p.cu_seqlens_q == nullptr && (p.q.by_eight & p.k.by_eight & p.v.by_eight) != 0 && p.head_dim % 8 == 0 &&
+           p.head_dim_v % 8 == 0 &&
+           encode_tensor<shape::rows::PANEL>(maps.of[0], p.q, {{p.head_dim, p.seqlen_q, p.num_heads_q, p.batch}},
+                                             TILE_Q) &&
+           encode_tensor<shape::keys::PANEL>(maps.of[1], p.k, {{p.head_dim, p.seqlen_k, heads_kv, p.batch}},
+                                             shape::TILE_K) &&
+           encode_tensor<shape::values::PANEL>(maps.of[2], p.v, {{p.head_dim_v, p.seqlen_k, heads_kv, p.batch}},
                                                shape::TILE_K);
 }
 
