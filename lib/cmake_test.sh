@@ -5,6 +5,7 @@ set -eu
 install_md=$PWD/lib/install.md
 simulated=$PWD/kernels
 root=$(dirname "$(dirname "$(readlink -f "$install_md")")")
+. "$PWD/lib/compiled_already.sh"
 cd "$TEST_TMPDIR"
 export PATH=/usr/bin:/bin # without nvcc
 failed=0
@@ -21,13 +22,11 @@ block() {
         inside' "$install_md"
 }
 
-# A compiler that compiles the smallest kernel and each C file once, and for other kernels takes the object that the
-# build has of that source and those flags: they take a quarter of an hour.
-make_compiler() {
-    local smallest
-    smallest=$(cd "$root" && ls -S kernels/{decode,long,merge,short}/*.cu | tail -1)
+# As a launcher of compilers. Of the library's C it compiles each file once.
+make_launcher() {
     mkdir objects
-    cat >compiler <<END
+    make_compiler '' "$simulated" "$root"
+    cat >launcher <<END
 #!/bin/bash
 set -eu
 object=; source=
@@ -36,29 +35,21 @@ for ((i = 1; i <= \$#; ++i)); do
     case \${!i} in -o) object=\${!next} ;; -c) source=\${!next} ;; esac
 done
 case \$source in
-*/sim/kernels/$smallest.cc | */sim/$smallest.cc) echo "\$source" >>"$TEST_TMPDIR/compiled"; exec "\$@" ;;
-*/sim/kernels/*.cu.cc)
-    name=\$(echo "\${source##*/sim/kernels/}" | tr / _)
-    for archive in "$simulated"/lib*_sim.a; do
-        member=\$(ar t "\$archive" | grep "_sim_\${name%.cc}.*\.o\$" || true)
-        [ -z "\$member" ] || { ar p "\$archive" "\$member" >"\$object"; exit; }
-    done
-    echo "no object of \$source" >&2; exit 1 ;;
 */lib/*.c | */reference/*.c | */kernels/*.c | */kernels/*.S)
     kept="$TEST_TMPDIR/objects/\$(basename "\$(dirname "\$source")")_\$(basename "\$source").o"
     [ -f "\$kept" ] || { "\$@"; cp "\$object" "\$kept"; exit; }
     cp "\$kept" "\$object" ;;
-*) exec "\$@" ;;
+*) exec "$PWD/compiler" "\$@" ;;
 esac
 END
-    chmod +x compiler
+    chmod +x launcher
 }
 
 configures() { # SOURCE BUILD FLAGS...
     local source=$1 build=$2
     shift 2
-    cmake -S "$source" -B "$build" -DCMAKE_C_COMPILER_LAUNCHER="$PWD/compiler" \
-        -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/compiler" "$@" >"$build.log" 2>&1
+    cmake -S "$source" -B "$build" -DCMAKE_C_COMPILER_LAUNCHER="$PWD/launcher" \
+        -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/launcher" "$@" >"$build.log" 2>&1
 }
 
 builds() { # SOURCE BUILD FLAGS...
@@ -97,7 +88,7 @@ same_names() { # LIBRARY
             grep -o '[a-z_]*($' | tr -d '(' | sort) || fails "$1 has other names than attest.h"
 }
 
-make_compiler
+make_launcher
 check_flags
 
 # Installed, and then moved: nothing in it names the folder that it was made in.

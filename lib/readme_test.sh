@@ -5,7 +5,8 @@ install_md=$PWD/lib/install.md
 defs=$PWD/ci/defs.bzl
 root=$(dirname "$(dirname "$(readlink -f "$install_md")")")
 cuda_root=${2:-}
-objects=$PWD/kernels # where there is nvcc
+objects=$PWD/kernels # of g++, and of nvcc where there is one
+. "$PWD/lib/compiled_already.sh"
 cd "$TEST_TMPDIR"
 
 # The code block after the line that begins with $1.
@@ -38,7 +39,6 @@ check_program() {
 make_nvcc() {
     local smallest
     smallest=$(cd "$root" && for flag in -v -e; do ls -S kernels/*/*.cu | grep $flag _sm90 | tail -1; done)
-    mkdir -p toolkit/bin
     ln -s "$cuda_root"/{include,lib64} toolkit
     cat >toolkit/bin/nvcc <<END
 #!/bin/bash
@@ -62,11 +62,15 @@ by_gcc() {
     check_flags
     mkdir attest
     cp -r "$root"/{lib,reference,kernels} attest
+    mkdir -p toolkit/bin
     [ -z "$cuda_root" ] || make_nvcc
-    export PATH=${cuda_root:+$PWD/toolkit/bin:}/usr/bin:/bin
+    make_compiler /usr/bin/g++ "$objects" "$root"
+    mv compiler toolkit/bin/g++
+    export PATH=$PWD/toolkit/bin:/usr/bin:/bin
     local bytes
     (cd attest && bash -eu ../commands) || { echo "the commands of lib/install.md failed"; return 1; }
     check_program attest/out/example
+    [ "$(wc -l <compiled)" = 1 ] || { echo "g++ compiled $(wc -l <compiled) kernels, not 1"; return 1; }
     bytes=$(stat -c %s attest/out/libattest.so.0)
     echo "libattest.so.0: $bytes bytes${cuda_root:+, with nvcc for $(wc -l <asked) sources}"
     # Kernels for GPUs are packed in it: to a third (decision 67).
@@ -77,10 +81,12 @@ by_gcc() {
 bazel_there() { bazel --output_user_root="$TEST_TMPDIR/bazel" --host_jvm_args=-Xmx1g "$@"; }
 
 builds() { # CUDA_HOME TARGET
-    bazel_there build --nosandbox_debug --noshow_progress --repo_env=CUDA_HOME="$1" "$2"
+    bazel_there build --nosandbox_debug --noshow_progress --repo_env=CC="$TEST_TMPDIR/compiler" \
+        --repo_env=CUDA_HOME="$1" "$2"
 }
 
 by_bazel() {
+    make_compiler /usr/bin/gcc "$objects" "$root"
     mkdir -p mine/third_party
     ln -s "$root" mine/third_party/attest
     block "## In another Bazel workspace" mine/WORKSPACE
@@ -91,6 +97,7 @@ by_bazel() {
     trap 'bazel_there shutdown' EXIT
     builds none //:program
     check_program bazel-bin/program
+    [ "$(wc -l <../compiled)" = 1 ] || { echo "the compiler compiled $(wc -l <../compiled) kernels, not 1"; return 1; }
     # The kernels were compiled by nvcc for other tests: here one small file is enough.
     [ -z "$cuda_root" ] || builds "$cuda_root" @attest//kernels:cuda
 }
