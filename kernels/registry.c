@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/shared/sums.h"
+
 __attribute__((format(printf, 3, 4))) static bool refuse(char *why, size_t bytes, const char *format, ...)
 {
     if (why == NULL) return false;
@@ -211,7 +213,10 @@ bool kernel_takes(const struct kernel_reach *reach, struct lengths most, const s
 
 size_t kernel_workspace_bytes(const struct kernel_reach *reach, const struct attest_problem *p)
 {
-    return (size_t)reach->workspace_terms * (size_t)rows_of(p) * (size_t)p->num_heads_q * sizeof(float);
+    if (reach->only_for_sums && p->dbias.dtype == ATTEST_ABSENT && !p->has_sink) return 0;
+    const size_t sums = reach->only_for_sums ? short_sums_bytes(p) : 0;
+    const size_t terms = (size_t)reach->workspace_terms * (size_t)rows_of(p) * (size_t)p->num_heads_q * sizeof(float);
+    return sums > terms ? sums : terms;
 }
 
 #ifdef ATTEST_WITH_CUDA
@@ -233,10 +238,10 @@ size_t kernel_workspace_bytes(const struct kernel_reach *reach, const struct att
      KERNEL_WINDOW)
 /* c is not negative in max(c s) = c max s. */
 #define PLAIN_FORWARD (PLAIN | KERNEL_NEGATIVE_SCALE)
-/* What is alike in all short backward kernels. Their delta is their own, so plain ones are given none. */
-#define SHORT_GRADIENTS                                                                     \
-    (KERNEL_BLOCK_MASK | KERNEL_SOFTCAP | KERNEL_SINK | KERNEL_DBIAS | KERNEL_DLSE | KERNEL_EXTERNAL_LSE)
-#define PLAIN_GRADIENTS (PLAIN | SHORT_GRADIENTS | KERNEL_GROUP | KERNEL_DELTA)
+/* Their delta is their own, so plain ones are given none. */
+#define OTHER_GRADIENTS (KERNEL_DBIAS | KERNEL_DLSE | KERNEL_EXTERNAL_LSE)
+#define PLAIN_GRADIENTS (PLAIN | OTHER_GRADIENTS | KERNEL_GROUP | KERNEL_DELTA)
+#define WINDOW_GRADIENTS ((PLAIN & ~(uint32_t)KERNEL_WINDOW) | OTHER_GRADIENTS)
 #define GRADIENTS (KERNEL_DOUT | KERNEL_DQ | KERNEL_DK | KERNEL_DV)
 
 /* Rows of fewer keys come first, and of those the kernel that is fastest. */
@@ -257,6 +262,9 @@ const struct forward_kernel forward_kernels[] = {
     {LAUNCHERS(short_forward_sm90_d256), .reach = {SIXTEEN, KERNEL_O, PLAIN_FORWARD, .least_dim = 129},
      .most = {128, 128}, .only_major = HOPPER},
     {LAUNCHERS(short_forward_sm80), .reach = {SIXTEEN, KERNEL_O, .most_dim = 128}, .most = {128, 128}},
+    {LAUNCHERS(forward_sm90),
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V, PLAIN_FORWARD & ~(KERNEL_SINK | KERNEL_WINDOW)}, .most = ANY,
+     .only_major = HOPPER},
     {LAUNCHERS(forward_sm80), .reach = {SIXTEEN}, .most = ANY},
     {LAUNCHERS(forward_fp32), .reach = {FP32 | SIXTEEN}, .most = ANY},
     {0},
@@ -269,8 +277,12 @@ const struct backward_kernel backward_kernels[] = {
      .most = {1, 512}},
     {LAUNCHERS(short_backward_sm90_n64), .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS},
      .most = {64, 64}, .only_major = HOPPER, .shared_bytes = 161 * 1024},
-    {LAUNCHERS(short_backward_sm80), .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, SHORT_GRADIENTS},
+    {LAUNCHERS(short_backward_sm80), .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, WINDOW_GRADIENTS},
      .most = {64, 64}, .shared_bytes = 163 * 1024},
+    /* In the workspace, for dbias and dsink: delta, lse in base 2, its low part, the reference of biases. */
+    {LAUNCHERS(short_backward_sm80_any),
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, .workspace_terms = 4, .only_for_sums = true},
+     .most = {64, 64}, .shared_bytes = 146 * 1024},
     {LAUNCHERS(short_backward_sm90_n128_scaled),
      .reach = {BF16, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .most_dim = 32},
      .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 113 * 1024},
@@ -290,6 +302,13 @@ const struct backward_kernel backward_kernels[] = {
     {LAUNCHERS(short_backward_sm90_n128_d256),
      .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS, .least_dim = 129},
      .most = {128, 128}, .only_major = HOPPER, .shared_bytes = 225 * 1024},
+    {LAUNCHERS(short_backward_sm80_any),
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, .most_dim = 64, .workspace_terms = 4, .only_for_sums = true},
+     .most = {128, 128}, .shared_bytes = 133 * 1024},
+    {LAUNCHERS(short_backward_sm80_any),
+     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, .least_dim = 65, .most_dim = 128, .workspace_terms = 4,
+               .only_for_sums = true},
+     .most = {128, 128}, .shared_bytes = 197 * 1024},
     /* Matrix units take no two formats at once. In the workspace: delta, lse in base 2, its low part, the reference of
      * biases, delta - dlse. */
     {LAUNCHERS(backward_sm80), .reach = {SIXTEEN, KERNEL_DOUT, .workspace_terms = 5}, .most = ANY},

@@ -62,6 +62,7 @@ struct kernel_reach {
     uint32_t lacks;   /* enum kernel_feature */
     int32_t least_dim, most_dim; /* most_dim 0: any */
     int32_t workspace_terms;     /* fp32 numbers a row and query head */
+    bool only_for_sums;          /* dbias and dsink alone take them, or what shared/sums.h says in their place */
 
     /* Where it is not 0, the row takes full problems alone: dense ones without seqused, of as many rows and keys as its
      * lengths, `most`, whose q and tensors of `alike` are promised to be aligned to KERNEL_ALIGN bytes. head_dim and

@@ -26,7 +26,8 @@ static void print_dims(const struct kernel_reach *r)
         before = " or ";
     }
     if (r->full_dims != 0) return;
-    if (r->least_dim > 0) printf("%d or more", r->least_dim);
+    if (r->least_dim > 0 && r->most_dim > 0) printf("%d to %d", r->least_dim, r->most_dim);
+    else if (r->least_dim > 0) printf("%d or more", r->least_dim);
     else if (r->most_dim > 0) printf("up to %d", r->most_dim);
     else printf("any");
 }

@@ -288,7 +288,8 @@ struct attest_recipe {
                            divides p by the sum of the row's own weights, found again, and does not use the lse that it
                            is given (unless external_lse); both passes take its biases less the largest that it sees */
     int32_t rescale_log2; /* o and its sum are rescaled only where the running maximum has grown by more than this, in
-                             base 2, since they were: weights reach 2^rescale_log2; 0 .. 15, 0: wherever it grows */
+                             base 2, since they were: weights reach 2^rescale_log2; 0 .. 64, in fp16, whose numbers
+                             end below 2^16, at most 15 counts; 0: wherever it grows */
     int32_t ordered_keys; /* 1: what a row of o has added up at any time is of at most two runs of neighbouring keys, as
                              where tiles come in ascending or in descending order, and its running maximum is of such a
                              run; dq is of tiles of 64 to 128 keys, added in any order, rounded to nearest; delta's

@@ -57,6 +57,7 @@ def _packaged_library_impl(ctx):
         "-shared",
         "-Wl,-soname,libattest.so.%s" % ctx.attr.version.split(".")[0],
         "-Wl,--exclude-libs,ALL",  # the CUDA runtime's names stay inside
+        "-Wl,--compress-debug-sections=zlib",  # lines of kernels, a quarter of the file; libdw unpacks them
         "-o",
         shared.path,
         whole.path,

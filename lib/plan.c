@@ -59,10 +59,11 @@ static void add_share(struct attest_pass_plan *pass, const char *kernel, struct 
 /* That one is left to a kernel that takes all that is left. */
 static bool is_last_share(const struct attest_pass_plan *pass) { return pass->num_shares == MAX_SHARES - 1; }
 
-/* The simulated GPU is asked when it runs: its generations have as much as any kernel needs. */
-static int shared_bytes_of(const struct attest_problem *p)
+/* A simulated GPU has what the first of its generation has, and Hopper as much as any kernel needs. */
+static int shared_bytes_of(const struct attest_problem *p, int major)
 {
-    return p->device == ATTEST_CUDA ? attest_cuda_shared_bytes(p->device_ordinal) : INT_MAX;
+    const int simulated = major == 8 ? 163 * 1024 : INT_MAX;
+    return p->device == ATTEST_CUDA ? attest_cuda_shared_bytes(p->device_ordinal) : simulated;
 }
 
 static int num_sms_of(const struct attest_problem *p)
@@ -103,7 +104,7 @@ static bool pick_backward(struct attest_plan *plan, int major)
     const struct attest_problem *p = &plan->problem;
     struct attest_pass_plan *pass = &plan->backward_pass;
     const struct backward_kernel *k = backward_kernels;
-    const int shared_bytes = shared_bytes_of(p), num_sms = num_sms_of(p);
+    const int shared_bytes = shared_bytes_of(p, major), num_sms = num_sms_of(p);
     for (; k->name != NULL; ++k) {
         if ((k->only_major != 0 && k->only_major != major) || k->shared_bytes > shared_bytes) continue;
         if (is_covered(pass, k->most)) continue;

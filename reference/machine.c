@@ -1,6 +1,7 @@
 /* machine.c - numbers of a recipe; each is derived in reference/bounds.md sections 2 and 3. */
 #include "reference/machine.h"
 
+#include "reference/bounds.h"
 #include <float.h>
 
 #include "reference/formats.h"
@@ -145,7 +146,7 @@ struct ref_machine ref_machine(const struct attest_problem *p, const struct atte
     m.power = m.scales ? 8 : 0;
     m.parts = parts_p == 2 || parts_ds == 2 ? 2 : 1;
     if (m.parts == 2) m.parts_size = size_of_parts(p);
-    m.rescale_log2 = recipe->rescale_log2;
+    m.rescale_log2 = ref_rescale_log2(recipe, p->v.dtype);
     m.ordered = recipe->ordered_keys;
     m.most_weight = fmax(m.most_weight, ldexp(1.0, m.rescale_log2));
     m.p = rounding_to(p->v.dtype, parts_p);

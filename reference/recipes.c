@@ -95,6 +95,8 @@ const struct attest_recipe ref_kernel_recipes[] = {
                                                    PORTABLE_SHORT(128)},
     [REF_SHORT_BACKWARD_SM90_N128_SCALED] = {.name = "short_backward_sm90_n128_scaled", PORTABLE_SCALED(128)},
     [REF_SHORT_FORWARD_SM90_SCALED] = {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)},
+    [REF_FORWARD_SM90] = {.name = "forward_sm90", PORTABLE_MMA, .rescale_log2 = 64},
+    [REF_SHORT_BACKWARD_SM80_ANY] = {.name = "short_backward_sm80_any", PORTABLE_SHORT(64)},
     {0},
 };
 
@@ -103,6 +105,12 @@ static const struct attest_recipe *find(const struct attest_recipe *recipes, con
     for (const struct attest_recipe *r = recipes; r->name; ++r)
         if (strcmp(r->name, name) == 0) return r;
     return NULL;
+}
+
+int ref_rescale_log2(const struct attest_recipe *recipe, int32_t dtype)
+{
+    enum { MOST_FP16 = 15 };
+    return dtype == ATTEST_FP16 && recipe->rescale_log2 > MOST_FP16 ? MOST_FP16 : recipe->rescale_log2;
 }
 
 const struct attest_recipe *ref_recipe(const char *name) { return find(ref_recipes, name); }

@@ -146,10 +146,14 @@ class Launches(unittest.TestCase):
         self.assertGreater(compared, 60)
 
     def test_nothing_is_asked_for_twice(self):
-        names = {name for figures in self.counts.figures.values() for (_, item, name) in figures
-                 if not item.endswith(" plan")}
-        self.assertEqual(names, {"cudaGetDevice", "cudaLaunchKernelExC", "cuTensorMapReplaceAddress"})
+        def names(is_long):
+            return {name for kernel, figures in self.counts.figures.items() for (_, item, name) in figures
+                    if not item.endswith(" plan") and ("forward_sm90" in kernel.split("+")) == is_long}
+        self.assertEqual(names(False), {"cudaGetDevice", "cudaLaunchKernelExC", "cuTensorMapReplaceAddress"})
         self.assertEqual(self.of("again", "cuTensorMapReplaceAddress"), {})
+        # Its maps are made anew for each launch, which takes long enough: those of q, k and v.
+        self.assertEqual(names(True), {"cudaGetDevice", "cudaLaunchKernelExC", "cuTensorMapEncodeTiled"})
+        self.assertLessEqual(max(self.of("again", "cuTensorMapEncodeTiled").values()), 3)
 
 
 class Traffic(unittest.TestCase):
@@ -168,7 +172,7 @@ class Traffic(unittest.TestCase):
                 elif figures.get((source, problem, "workspace_bytes"), 0) == 0:
                     self.assertEqual(moved, compulsory, (kernel, problem))
                 else:
-                    self.assertTrue(compulsory < moved <= compulsory + figures[source, problem, "workspace_bytes"],
+                    self.assertTrue(compulsory <= moved <= compulsory + figures[source, problem, "workspace_bytes"],
                                     (kernel, problem))
                 checked += 1
         self.assertGreater(checked, 40)

@@ -1,10 +1,12 @@
 """plant.py REGRESSIONS NAME OUTPUT SOURCES...: writes the source of one regression.
 
 An entry of the list (regressions.txt): its name; what is slower; the source that is compiled; the problems of the
-simulated GPU, or workloads of the host, that show it (none: all); each text that is replaced, found exactly once in it,
-and what stands there instead, lines beginning with |; the kernel, the count and, where more than one problem would do,
-the problem that must be found worse (in slowdowns.txt: the direction whose times must be). In a source of kernels the
-headers of kernels/ stand in the place where they are included first."""
+simulated GPU, or workloads of the host, that show it (none: all); `narrow`, where those have plain scores of 64
+features in bf16, for which alone the source is compiled then: all that a long kernel takes would be ten times as
+much; each text that is replaced, found exactly once in it, and what stands there instead, lines beginning with |; the
+kernel, the count and, where more than one problem would do, the problem that must be found worse (in slowdowns.txt:
+the direction whose times must be). In a source of kernels the headers of kernels/ stand in the place where they are
+included first."""
 
 import re
 import sys
@@ -26,6 +28,8 @@ def entries(path):
                 entry["worse"].append(match.groups())
             elif match := re.match(r"slower +(\S+)", line):
                 entry["slower"] = match[1]
+            elif line == "narrow":
+                entry["narrow"] = True
             elif line == "from":
                 entry["changes"].append(([], []))
                 field = entry["changes"][-1][0]
@@ -50,6 +54,13 @@ def expanded(code, headers, seen):
     return re.sub(r'^#include "(kernels/[\w/]+\.h)"\n', replace, code, flags=re.M)
 
 
+def narrowed(name, code):
+    code, count = re.subn(r"\b(launch\w*<T, )(?:32|128|256)>", r"\g<1>64>", code.replace("<f16>(*p", "<bf16>(*p"))
+    if count == 0:
+        raise SystemExit(f"{name}: its launcher is not understood")
+    return code.replace("if constexpr (DIM <= 128) {", "if constexpr (DIM < 0) {")
+
+
 def planted(entry, name, sources):
     code = sources[entry["source"]]
     if entry["source"].endswith(".cu"):
@@ -59,7 +70,7 @@ def planted(entry, name, sources):
         if code.count(before) != 1:
             raise SystemExit(f"{name}: found {code.count(before)} times in {entry['source']}, not once:\n{before}")
         code = code.replace(before, "\n".join(after))
-    return code
+    return narrowed(name, code) if "narrow" in entry else code
 
 
 def main():

@@ -20,6 +20,7 @@
 static const struct counted_problem by_hand[] = {
     {"bf16_d64_full", {SHAPE(ATTEST_BF16, 1, 384, 2, 2, 64, 64, 0)}, NULL},
     {"bf16_d64_causal", {SHAPE(ATTEST_BF16, 1, 384, 2, 2, 64, 64, WITH_CAUSAL)}, NULL},
+    {"bf16_d64_causal_sm_80", {SHAPE(ATTEST_BF16, 1, 384, 2, 2, 64, 64, WITH_CAUSAL), .major = 8}, NULL},
     {"bf16_d64_window", {SHAPE(ATTEST_BF16, 1, 512, 1, 1, 64, 64, WITH_CAUSAL | WITH_WINDOW)}, NULL},
     {"bf16_d64_dropout", {SHAPE(ATTEST_BF16, 1, 256, 1, 1, 64, 64, WITH_DROPOUT)}, NULL},
     {"bf16_d64_ragged",

@@ -53,16 +53,30 @@ static struct seen seen_of(const struct problem_row *row, int32_t dtype)
     return seen;
 }
 
-/* Whether, with any promise of alignment and on any GPU, the row is picked for one head of a width. */
-static bool takes_width(const struct problem_row *row, int32_t dtype, int64_t width)
+/* Whether, with any promise of alignment and on any GPU, the row is picked for one head of a width with these. */
+static bool takes(const struct problem_row *row, int32_t dtype, int64_t width, unsigned features)
 {
     const int64_t most_k = row->most.k < 130 ? row->most.k : 130;
     struct sample_shape s = {.dtype = dtype, .batch = 1, .seqlen = most_k, .heads_q = 1, .heads_kv = 1,
-                             .queries = row->most.q < most_k ? row->most.q : 0, .head_dim = width, .head_dim_v = width};
-    bool takes = false;
+                             .queries = row->most.q < most_k ? row->most.q : 0, .head_dim = width, .head_dim_v = width,
+                             .features = features};
+    bool found = false;
     for (s.major = 8; s.major <= 9; ++s.major)
-        for (int n = 0; n < 2; ++n) s.unpromised = n == 1, takes |= problem_is_of(&s, row);
-    return takes;
+        for (int n = 0; n < 2; ++n) s.unpromised = n == 1, found |= problem_is_of(&s, row);
+    return found;
+}
+
+static bool takes_width(const struct problem_row *row, int32_t dtype, int64_t width)
+{
+    return takes(row, dtype, width, 0);
+}
+
+/* Of what a row can run, other rows may be picked for a part. */
+static bool takes_feature(const struct problem_row *row, int32_t dtype, const struct problem_feature *f)
+{
+    bool found = false;
+    for (int w = 0; w < PROBLEM_WIDTHS; ++w) found |= takes(row, dtype, problem_widths[w], f->with);
+    return found;
 }
 
 static void expect_widths(const struct problem_row *row, int32_t dtype, const struct seen *seen)
@@ -74,7 +88,9 @@ static void expect_widths(const struct problem_row *row, int32_t dtype, const st
         cr_expect(!is_taken || seen->width[w], "%s, rows %d, dtype %d: no problem of %d features", row->name,
                   row->most.q, dtype, (int)problem_widths[w]);
     }
-    cr_expect_gt(taken, 0, "%s, rows %d, dtype %d: of no width at all", row->name, row->most.q, dtype);
+    bool takes_some = taken > 0;
+    for (int f = 0; f < PROBLEM_FEATURES; ++f) takes_some |= takes_feature(row, dtype, &problem_features[f]);
+    cr_expect(takes_some, "%s, rows %d, dtype %d: of no width at all", row->name, row->most.q, dtype);
 }
 
 static void expect_row(const struct problem_row *row, int32_t dtype)
@@ -86,14 +102,17 @@ static void expect_row(const struct problem_row *row, int32_t dtype)
         const bool is_taken =
             !(row->reach->lacks & feature->lacks) && (row->pass != ATTEST_FORWARD || !feature->is_backward);
         const bool is_full = row->reach->full_dims != 0 && feature->with != 0;
-        cr_expect(!is_taken || is_full || seen.feature[f], "%s %s, rows %d, dtype %d: no problem has %s", pass,
-                  row->name, row->most.q, dtype, feature->name);
+        cr_expect(!is_taken || is_full || seen.feature[f] || !takes_feature(row, dtype, feature),
+                  "%s %s, rows %d, dtype %d: no problem has %s", pass, row->name, row->most.q, dtype, feature->name);
     }
     expect_widths(row, dtype, &seen);
-    cr_expect(row->reach->lacks & KERNEL_GROUP || seen.group, "%s %s, dtype %d: no group", pass, row->name, dtype);
+    /* Problems with groups and of many CTAs are plain. */
+    const bool is_plain = takes_feature(row, dtype, &problem_features[0]);
+    cr_expect(row->reach->lacks & KERNEL_GROUP || seen.group || !is_plain, "%s %s, dtype %d: no group", pass,
+              row->name, dtype);
     cr_expect(seen.few, "%s %s, dtype %d: no problem is one CTA's", pass, row->name, dtype);
-    cr_expect(row->most.q > 128 || seen.many, "%s %s, dtype %d: no problem has more CTAs than SMs", pass, row->name,
-              dtype);
+    cr_expect(row->most.q > 128 || seen.many || !is_plain, "%s %s, dtype %d: no problem has more CTAs than SMs", pass,
+              row->name, dtype);
 }
 
 Test(problems, every_row_is_counted_in_each_format_with_each_feature_and_width)

@@ -572,20 +572,6 @@ DEVICE bool has_masks(const cta &c, const forward_params &f)
     return (shape::SCORES & HAS_MASKS) != 0 && c.has_stages && f.mask.data != nullptr;
 }
 
-/* Finds them with nothing but what SCORES says in them: what a kernel cannot have costs no registers. */
-template <unsigned SCORES>
-DEVICE gradient_terms find_gradient_terms(const forward_params &f, int64_t b, int64_t head)
-{
-    const score_terms found = find_score_terms<false>(f, b, head);
-    constexpr unsigned NOT_LINEAR = HAS_BIAS | HAS_ALIBI | HAS_CAP;
-    gradient_terms out = {found.rule, found.c, f.bias.data == nullptr && f.alibi_slopes == nullptr && f.softcap == 0};
-    if ((SCORES & NOT_LINEAR) == 0) out.is_linear = true;
-    if ((SCORES & ~NOT_LINEAR) == 0) out.is_linear = false;
-    if ((SCORES & HAS_MASKS) == 0) out.rule.mask = out.rule.block_mask = nullptr;
-    if ((SCORES & HAS_BIAS) == 0) out.rule.bias = nullptr;
-    return out;
-}
-
 template <typename shape>
 DEVICE bool find_query_cta(query_cta<shape> &c, const backward_params &p, unsigned char *shared, bool has_stages)
 {

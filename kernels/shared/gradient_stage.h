@@ -251,6 +251,20 @@ struct gradient_terms {
     bool is_linear;  /* y = c dot */
 };
 
+/* Finds it with nothing but what SCORES says in it: what a kernel cannot have costs no registers. */
+template <unsigned SCORES>
+DEVICE gradient_terms find_gradient_terms(const forward_params &f, int64_t b, int64_t head)
+{
+    const score_terms found = find_score_terms<false>(f, b, head);
+    constexpr unsigned NOT_LINEAR = HAS_BIAS | HAS_ALIBI | HAS_CAP;
+    gradient_terms out = {found.rule, found.c, f.bias.data == nullptr && f.alibi_slopes == nullptr && f.softcap == 0};
+    if ((SCORES & NOT_LINEAR) == 0) out.is_linear = true;
+    if (SCORES != 0 && (SCORES & ~NOT_LINEAR) == 0) out.is_linear = false;
+    if ((SCORES & HAS_MASKS) == 0) out.rule.mask = out.rule.block_mask = nullptr;
+    if ((SCORES & HAS_BIAS) == 0) out.rule.bias = nullptr;
+    return out;
+}
+
 /* Takes chunk j of block m out of products, which are s and dp, and puts it back. */
 template <typename shape>
 DEVICE gradient_chunk chunk_of(const products<shape> &s, const products<shape> &dp, int m, int j)

@@ -83,6 +83,7 @@ struct forward_params forward_params_of(const struct attest_problem *p, const st
         .by_heads_kv = divisor_of(p->num_heads_kv),
         .by_group = divisor_of(p->num_heads_q / p->num_heads_kv),
         .rows_q = p->ragged ? p->total_q : p->batch * p->seqlen_q,
+        .rows_k = p->ragged ? p->total_k : p->batch * p->seqlen_k,
         .group = (int32_t)(p->num_heads_q / p->num_heads_kv),
         .seqlen_q = (int32_t)p->seqlen_q,
         .seqlen_k = (int32_t)p->seqlen_k,

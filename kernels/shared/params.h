@@ -60,7 +60,7 @@ struct forward_params {
     uint64_t dropout_seed, dropout_offset;
     int64_t batch, num_heads_q;
     struct divisor by_heads_q, by_heads_kv, by_group;
-    int64_t rows_q;             /* of the whole tensor: batch * seqlen_q, or the ragged total */
+    int64_t rows_q, rows_k;     /* of the whole tensors: batch * seqlen, or the ragged total */
     int32_t group;              /* num_heads_q / num_heads_kv */
     int32_t seqlen_q, seqlen_k; /* upper bounds in a ragged problem */
     int32_t head_dim, head_dim_v;

@@ -203,12 +203,12 @@ DEVICE void transpose_in_quad(uint32_t (&at)[4])
     }
 }
 
-/* Sets to 0 the weights that dropout drops, of a tile whose first key is a multiple of 8 of dropout's counter. `i` is
- * the counter's index of the lane's first row, `eight` that of the tile's first eight keys. Each lane of a quad draws
- * the bits of every fourth eight of a row; then they exchange words, as a word is of a lane's two keys. */
-template <int KEYS>
-DEVICE void drop_weights(score_fragment<KEYS> &weights, const score_rule &rule, int64_t i, int64_t eight,
-                         uint32_t threshold)
+/* Calls take(n, e, is_dropped) for each of a lane's pairs of a tile whose first key is a multiple of 8 of dropout's
+ * counter. `i` is the counter's index of the lane's first row, `eight` that of the tile's first eight keys. Each lane
+ * of a quad draws the bits of every fourth eight of a row; then they exchange words, as a word is of a lane's two
+ * keys. */
+template <int KEYS, typename F>
+DEVICE void draw_dropped(const score_rule &rule, int64_t i, int64_t eight, uint32_t threshold, F take)
 {
     constexpr int CALLS = KEYS / 32;
     const uint32_t least = threshold << 16;
@@ -220,12 +220,21 @@ DEVICE void drop_weights(score_fragment<KEYS> &weights, const score_rule &rule, 
         UNROLL for (int call = 0; call < CALLS; ++call) {
             transpose_in_quad(drawn[call].at);
             UNROLL for (int n = 0; n < 4; ++n) {
-                float(&pair)[4] = weights[4 * call + n];
-                if (drawn[call].at[n] << 16 < least) pair[2 * half] = 0;
-                if (drawn[call].at[n] < least) pair[2 * half + 1] = 0;
+                take(4 * call + n, 2 * half, drawn[call].at[n] << 16 < least);
+                take(4 * call + n, 2 * half + 1, drawn[call].at[n] < least);
             }
         }
     }
+}
+
+/* Sets to 0 the weights that dropout drops, of such a tile. */
+template <int KEYS>
+DEVICE void drop_weights(score_fragment<KEYS> &weights, const score_rule &rule, int64_t i, int64_t eight,
+                         uint32_t threshold)
+{
+    draw_dropped<KEYS>(rule, i, eight, threshold, [&](int n, int e, bool is_dropped) {
+        if (is_dropped) weights[n][e] = 0;
+    });
 }
 
 /* ---- tiles of masks and biases ---------------------------------------------------------------------------------- */

@@ -3,8 +3,8 @@
  *     ds = p (dp - delta),  delta = sum of p dp over that of p, unless it is given
  *     dq = scale ds k,  dk = scale ds^T q,  dv = (m p)^T dout
  *
- * Takes fp16 and bf16, sequences of at most 64 query rows and 64 keys in use, and of lib/contract.md what has no block
- * mask, softcap, sink, dbias, dlse or external_lse: shared/scores.h says what a score is.
+ * Takes fp16 and bf16, sequences of at most 64 query rows and 64 keys in use, and scores softmax_scale q . k in a
+ * window, with groups of heads: short/backward_sm80_any.cu has the others.
  *
  * Grid    x: KV heads, times parts of the features where a group's sums would not fit; y, z: sequences
  * Block   a warp for each 16 of KEYS: it owns 16 query rows, then 16 keys, its lanes share them as mma.sync has it
@@ -18,23 +18,22 @@
  * 11.8 says what this may be off by, kernels/short/short.md what it costs.
  *
  * A pair that takes no part has the weight UNSEEN: where the other side holds a NaN, products leave it out. */
-#include "kernels/shared/backward_scores.h"
 #include "kernels/shared/gradients.h"
 #include "kernels/shared/params.h"
 #include "kernels/shared/scores.h"
 #include "kernels/shared/tiles.h"
+#include "kernels/short/backward_sm80.h"
 
 namespace {
 
 /* A problem has at most MOST query rows and MOST keys. */
-template <int DIMENSIONS, int MOST, bool IS_PLAIN>
+template <int DIMENSIONS, int MOST>
 struct mma_shape {
     static constexpr int DIM = DIMENSIONS, KEYS = MOST;
-    static constexpr bool PLAIN = IS_PLAIN;
     static constexpr int WARPS = KEYS / 16, THREADS = 32 * WARPS;
     /* This many CTAs fit on an SM: as many as shared memory has room for, with 128, 168 or 255 registers to a
      * thread. */
-    static constexpr int CTAS = (!PLAIN || DIM > 128 ? 256 : DIM > 64 ? 384 : 512) / THREADS;
+    static constexpr int CTAS = (DIM > 128 ? 256 : DIM > 64 ? 384 : 512) / THREADS;
     static constexpr int SLICE = DIM < 64 ? DIM : 64, SLICE_Q = 32; /* features of dk and dv, of dq at a time */
     static constexpr int TILE = KEYS * DIM, PART = KEYS * 16;
     /* Shared memory holds four tiles; high and low parts of p and ds take the place of the last two. */
@@ -43,46 +42,7 @@ struct mma_shape {
     static constexpr int GROUP_SUMS = 2 * KEYS * GROUP_FEATURES;
 };
 
-/* Holds s, then p, or dp, then ds, of 16 query rows and all keys. A lane has keys 8 n + 2 t and 8 n + 2 t + 1 of row g
- * as at[n][0] and at[n][1], of row g + 8 as at[n][2] and at[n][3]. */
-template <int KEYS>
-struct row_pairs {
-    float at[KEYS / 8][4];
-};
-
-/* Holds two 16-bit parts of weights, as fragments. */
-template <int KEYS>
-struct weight_parts {
-    uint32_t high[KEYS / 16][4], low[KEYS / 16][4];
-};
-
-DEVICE bool is_seen(float weight) { return bits_of(weight) != bits_of(-0.0f); }
-
 /* ---- p and ds ---------------------------------------------------------------------------------------------------- */
-
-/* Computes s = q k^T and dp = dout v^T for rows `row` .. row + 15, in turns: their chains of sums hide one another's
- * latency. */
-template <typename T, typename shape>
-DEVICE void multiply_rows(row_pairs<shape::KEYS> &s, row_pairs<shape::KEYS> &dp, const uint16_t *q,
-                          const uint16_t *dout, const uint16_t *k, const uint16_t *v, unsigned row)
-{
-    constexpr int DIM = shape::DIM;
-    s = {}, dp = {};
-    UNROLL for (int x = 0; x < DIM; x += 16) {
-        uint32_t a_q[4], a_dout[4];
-        load_a<DIM>(a_q, q, row, x);
-        load_a<DIM>(a_dout, dout, row, x);
-        UNROLL for (int n = 0; n < shape::KEYS / 16; ++n) {
-            uint32_t b_k[2][2], b_v[2][2];
-            load_b<DIM>(b_k, k, 16 * n, x);
-            load_b<DIM>(b_v, v, 16 * n, x);
-            UNROLL for (int i = 0; i < 2; ++i) {
-                multiply<T>(s.at[2 * n + i], a_q, b_k[i]);
-                multiply<T>(dp.at[2 * n + i], a_dout, b_v[i]);
-            }
-        }
-    }
-}
 
 /* Finds lse of rows of the warp whose lse is large, from their scores c s. It subtracts the heaviest one from s, and
  * lse becomes that of what remains. Such differences are off by 2^-24 of themselves, however large scores are. Other
@@ -123,56 +83,6 @@ DEVICE void find_plain_weights(row_pairs<KEYS> &s, const interval (&keys)[2], fl
         }
 }
 
-/* Does the same for any scores, from row `row` on. dp becomes that of dropout, whose bits go to `dropped`: bit 2 n + e
- * % 2 of row g or g + 8. `own` has room for a warp's scores: in registers each would need code of its own. Where a
- * row's lse is large, two passes find its own before: m, then the sum of 2^(y - m). */
-template <int KEYS>
-DEVICE void recompute_general_weights(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, uint32_t (&dropped)[2],
-                                      const interval (&keys)[2], const forward_params &f, const sequence &sequence,
-                                      const score_terms &terms, const float (&lse_of_rows)[2], int32_t row, float *own)
-{
-    enum { LARGEST_SCORE, SUM_OF_WEIGHTS, WEIGHTS };
-    own += lane();
-    UNROLL for (int half = 0; half < 2; ++half) {
-        UNROLL for (int i = 0; i < KEYS / 4; ++i) own[32 * i] = s.at[i / 2][2 * half + i % 2];
-        const int32_t r = row + 8 * half;
-        row_lse lse = {lse_of_rows[half], 0, 0};
-        const bool is_own = is_large(lse.high), has_own = ballot(FULL_WARP, is_own) != 0;
-        float largest = -infinity_f32();
-        if (is_own && f.bias.data != nullptr)
-            largest = largest_bias(f, terms.rule, sequence, r, static_cast<int>(lane()) % 4, 4);
-        if (has_own) lse.reference = reference_of_row(max_of_quad(largest), -infinity_f32()); /* 0 for the others */
-        dropout_bits last;
-        last.eight = -1;
-        dropped[half] = 0;
-        ROLLED for (int pass = has_own ? LARGEST_SCORE : WEIGHTS; pass <= WEIGHTS; ++pass) {
-            float number = pass == LARGEST_SCORE ? -infinity_f32() : 0;
-            ROLLED for (int i = 0; i < KEYS / 4; ++i) {
-                const int32_t j = i / 2 * 8 + static_cast<int>(lane()) % 4 * 2 + i % 2;
-                float weight = -0.0f;
-                if (contains(keys[half], j, 1)) {
-                    const score found = find_score(f, terms.rule, sequence, r, j, own[32 * i], lse.reference);
-                    if (found.visible) weight = exp2_f32(find_exponent(found.y, terms.c, lse.high) - lse.low);
-                    if (found.visible && pass == LARGEST_SCORE) number = max_f32(number, found.y * terms.c);
-                    if (found.visible && pass == SUM_OF_WEIGHTS) number += weight;
-                    if (found.visible && pass == WEIGHTS && !is_kept(f, terms.rule, r, j, last))
-                        dropped[half] |= 1u << i;
-                }
-                if (pass == WEIGHTS) own[32 * i] = weight;
-            }
-            if (pass == LARGEST_SCORE) number = max_of_quad(number);
-            if (pass == SUM_OF_WEIGHTS) number = sum_of_quad(number);
-            if (pass == LARGEST_SCORE && is_own) lse.high = number;
-            if (pass == SUM_OF_WEIGHTS && is_own) lse = split_lse(lse.high, number, lse.reference);
-        }
-        UNROLL for (int i = 0; i < KEYS / 4; ++i) {
-            float &value = dp.at[i / 2][2 * half + i % 2];
-            s.at[i / 2][2 * half + i % 2] = own[32 * i];
-            value *= (dropped[half] >> i & 1) != 0 ? 0 : f.dropout_multiplier; /* a NaN of v is felt even if dropped */
-        }
-    }
-}
-
 /* Finds delta of rows g and g + 8, from the unrounded p and dp. */
 template <bool FULL, int KEYS>
 DEVICE void find_delta(float (&delta)[2], const row_pairs<KEYS> &p, const row_pairs<KEYS> &dp)
@@ -200,44 +110,7 @@ DEVICE void find_ds(row_pairs<KEYS> &dp, const row_pairs<KEYS> &p, const float (
         }
 }
 
-/* Drops weights: those that dropout drops become +0, infinite ones NaN, since the pair is seen. */
-template <int KEYS>
-DEVICE void drop_weights(row_pairs<KEYS> &p, const uint32_t (&dropped)[2])
-{
-    UNROLL for (int n = 0; n < KEYS / 8; ++n)
-        UNROLL for (int e = 0; e < 4; ++e)
-            if ((dropped[e / 2] >> (2 * n + e % 2) & 1) != 0) p.at[n][e] *= 0;
-}
-
 /* ---- products of two parts --------------------------------------------------------------------------------------- */
-
-/* Splits weights: the high part is the rounded number, UNSEEN where that is -0; the low part is what rounding left,
- * rounded. */
-template <typename T, int KEYS>
-DEVICE void split(weight_parts<KEYS> &out, const row_pairs<KEYS> &weights)
-{
-    UNROLL for (int j = 0; j < KEYS / 16; ++j)
-        UNROLL for (int r = 0; r < 4; ++r) {
-            const float *const pair = &weights.at[2 * j + r / 2][r % 2 * 2];
-            const uint32_t high = pack<T>(pair[0], pair[1]);
-            out.high[j][r] = high;
-            out.low[j][r] = pack<T>(pair[0] - unpack<T>(high, false), pair[1] - unpack<T>(high, true));
-        }
-}
-
-/* Stores the parts of rows `row` .. row + 15 in shared memory: for each 16 keys a tile of the high and one of the low
- * numbers, so that the tiles of a warp's keys are its own once it has read them. */
-template <typename shape>
-DEVICE void store_fragments(uint16_t *to, const weight_parts<shape::KEYS> &from, unsigned row)
-{
-    const unsigned g = lane() / 4, t = lane() % 4;
-    UNROLL for (int j = 0; j < shape::KEYS / 16; ++j)
-        UNROLL for (unsigned r = 0; r < 4; ++r) {
-            uint16_t *const at = &to[2 * j * shape::PART + tile_offset<16>(row + r % 2 * 8 + g, r / 2 * 8) + 2 * t];
-            *reinterpret_cast<uint32_t *>(at) = from.high[j][r];
-            *reinterpret_cast<uint32_t *>(at + shape::PART) = from.low[j][r];
-        }
-}
 
 /* Loads them transposed: 16 keys, all rows. */
 template <typename shape>
@@ -251,51 +124,11 @@ DEVICE void load_fragments(weight_parts<shape::KEYS> &to, const uint16_t *from)
     }
 }
 
-/* Names a warp's 16 rows of a result in global memory. */
-struct result_rows {
-    const row_tensor &t;
-    row_pointer first;
-    int count;      /* how many of them there are */
-    float factor;   /* what their sums are multiplied by */
-    uint16_t *tile; /* 16 rows of as many features as are summed at a time, in shared memory */
-};
-
 /* Says where a thread keeps sums of dk and dv from head to head of a group. */
 struct group_sums {
     quad *sums;
     bool is_first, is_last; /* head */
 };
-
-/* Stores sums of features x .. x + FEATURES - 1. They go through shared memory, so that lanes store 16 bytes of a row
- * at once. */
-template <typename T, int FEATURES>
-DEVICE void store_sums(const result_rows &to, const float (&sum)[FEATURES / 8][4], int x)
-{
-    constexpr unsigned CHUNKS = FEATURES / 8, ROWS = 32 / CHUNKS; /* rows at a time */
-    const unsigned g = lane() / 4, t = lane() % 4, chunk = lane() % CHUNKS * 8, begin = lane() / CHUNKS;
-    sync_warp(FULL_WARP); /* the tile is free */
-    UNROLL for (unsigned n = 0; n < CHUNKS; ++n)
-        UNROLL for (unsigned half = 0; half < 2; ++half) {
-            const float *const pair = &sum[n][2 * half];
-            *reinterpret_cast<uint32_t *>(&to.tile[tile_offset<FEATURES>(g + 8 * half, 8 * n) + 2 * t]) =
-                pack<T>(to.factor * pair[0], to.factor * pair[1]);
-        }
-    sync_warp(FULL_WARP);
-    const int64_t step = to.t.seqlen * 2;
-    row_pointer row = to.first;
-    row.data += begin * step;
-    const int left = to.count - static_cast<int>(begin);
-    if (to.t.by_eight && x + static_cast<int>(chunk) + 8 <= row.length) {
-        row.data += 2 * (x + static_cast<int>(chunk));
-        UNROLL for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
-            if (static_cast<int>(r) < left)
-                store_global_16(row.data, load_16<sixteen_bytes>(&to.tile[tile_offset<FEATURES>(begin + r, chunk)]));
-    } else if (x + static_cast<int>(chunk) < row.length) {
-        ROLLED for (unsigned r = 0; r < 16; r += ROWS, row.data += ROWS * step)
-            if (static_cast<int>(r) < left)
-                store_eight(row, x + chunk, &to.tile[tile_offset<FEATURES>(begin + r, chunk)]);
-    }
-}
 
 /* Computes features of a result: sums of w times `rows`. SELECT leaves out those that `seen` marks as UNSEEN; then it
  * takes a few features at a time. */
@@ -344,18 +177,6 @@ DEVICE void find_result(const result_rows &to, const group_sums &group, const we
     else find_result<T, shape, false, FEATURES>(to, group, w, seen, rows, features);
 }
 
-/* Writes zeros to rows first .. last - 1 of a sequence, of one head, by the whole CTA. */
-template <typename shape>
-DEVICE void clear_rows(const row_tensor &t, int64_t b, int64_t sequence_first, int32_t first, int32_t last,
-                       int64_t head, int length)
-{
-    constexpr int CHUNKS = shape::DIM / 8;
-    alignas(16) const uint16_t zeros[8] = {};
-    const int thread = static_cast<int>(thread_x()), x = thread % CHUNKS * 8;
-    ROLLED for (int32_t r = first + thread / CHUNKS; r < last; r += shape::THREADS / CHUNKS)
-        store_eight(row_of(t, b, sequence_first + r, head, length), x, zeros);
-}
-
 /* Describes a sequence and a KV head: one thread finds it out for all, in shared memory. */
 struct alignas(16) group_problem {
     int64_t b, head_kv;
@@ -375,7 +196,7 @@ DEVICE group_problem find_problem(const forward_params &f)
     out.s = find_sequence(f, out.b);
     out.features = {part * shape::DIM / parts, (part + 1) * shape::DIM / parts};
     out.is_ours = is_ours(f, out.s);
-    out.is_cut = !shape::PLAIN || !contains(keys_of_rows(f, out.s, 0, out.s.used_q).all, 0, out.s.used_k);
+    out.is_cut = !contains(keys_of_rows(f, out.s, 0, out.s.used_q).all, 0, out.s.used_k);
     return out;
 }
 
@@ -403,14 +224,13 @@ DEVICE void load_tiles(const shared_tiles &to, const backward_params &p, const g
 }
 
 /* Loads lse of rows lane_row and lane_row + 8 in base 2; those that are not in use stay as they are. */
-template <bool PLAIN>
 DEVICE void load_lse(float (&lse)[2], const row_tensor &t, const group_problem &c, int64_t head, int32_t lane_row)
 {
     const row_pointer first = row_of(t, c.b, c.s.first_q + lane_row, head, 1);
     UNROLL for (int half = 0; half < 2; ++half)
         if (lane_row + 8 * half < c.s.used_q) {
             const float of_row = reinterpret_cast<const float *>(first.data)[8 * half * t.seqlen];
-            lse[half] = PLAIN ? of_row * LOG2_E : lse_in_base_2(of_row);
+            lse[half] = of_row * LOG2_E;
         }
 }
 
@@ -427,38 +247,34 @@ DEVICE void clear_key_rows(const backward_params &p, const group_problem &c)
 {
     const sequence &s = c.s;
     if (c.features.first != 0 || s.used_k == s.seqlen_k) return;
-    clear_rows<shape>(p.dk, c.b, s.first_k, s.used_k, s.seqlen_k, c.head_kv, p.forward.head_dim);
-    clear_rows<shape>(p.dv, c.b, s.first_k, s.used_k, s.seqlen_k, c.head_kv, p.forward.head_dim_v);
+    clear_rows<shape::DIM, shape::THREADS>(p.dk, c.b, s.first_k, s.used_k, s.seqlen_k, c.head_kv, p.forward.head_dim);
+    clear_rows<shape::DIM, shape::THREADS>(p.dv, c.b, s.first_k, s.used_k, s.seqlen_k, c.head_kv, p.forward.head_dim_v);
 }
 
-/* Makes p of s, and ds of dp, for a lane's two rows of a head. `scores` has room for those of 16 rows. */
+/* Makes p of s, and ds of dp, for a lane's two rows of a head. */
 template <typename shape>
 DEVICE void find_pairs(row_pairs<shape::KEYS> &weights, row_pairs<shape::KEYS> &ds, float (&lse)[2],
-                       const backward_params &p, const group_problem &problem, int64_t head, int32_t lane_row,
-                       float *scores)
+                       const backward_params &p, const group_problem &problem, int64_t head, int32_t lane_row)
 {
     constexpr int KEYS = shape::KEYS;
     const forward_params &f = p.forward;
     const sequence &s = problem.s;
-    const score_terms terms = find_score_terms<shape::PLAIN>(f, problem.b, head);
-    const bool has_large = shape::PLAIN && ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
-    const bool is_full = shape::PLAIN && !has_large && !problem.is_cut && s.used_q == KEYS && s.used_k == KEYS;
-    uint32_t dropped[2] = {0, 0};
+    const float c = f.softmax_scale * LOG2_E;
+    const bool has_large = ballot(FULL_WARP, is_large(lse[0]) || is_large(lse[1])) != 0;
+    const bool is_full = !has_large && !problem.is_cut && s.used_q == KEYS && s.used_k == KEYS;
     float delta[2];
     if (is_full) {
-        find_plain_weights<true, KEYS>(weights, {}, terms.c, lse);
+        find_plain_weights<true, KEYS>(weights, {}, c, lse);
         find_delta<true, KEYS>(delta, weights, ds);
     } else {
         const interval keys[2] = {keys_of_row(f, s, lane_row), keys_of_row(f, s, lane_row + 8)};
-        if (has_large) take_own_lse<KEYS>(lse, weights, keys, terms.c);
-        if (shape::PLAIN) find_plain_weights<false, KEYS>(weights, keys, terms.c, lse);
-        else recompute_general_weights<KEYS>(weights, ds, dropped, keys, f, s, terms, lse, lane_row, scores);
+        if (has_large) take_own_lse<KEYS>(lse, weights, keys, c);
+        find_plain_weights<false, KEYS>(weights, keys, c, lse);
         find_delta<false, KEYS>(delta, weights, ds);
     }
     if (p.delta.data != nullptr) load_delta(delta, p.delta, problem, head, lane_row);
     if (is_full) find_ds<true, KEYS>(ds, weights, delta);
     else find_ds<false, KEYS>(ds, weights, delta);
-    if (!shape::PLAIN) drop_weights<KEYS>(weights, dropped);
 }
 
 template <typename T, typename shape>
@@ -491,15 +307,15 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
         const int64_t head = head_kv * f.group + n;
         load_tiles<shape>({q, dout, k, v}, p, *problem, head, own);
         float lse[2] = {0, 0};
-        load_lse<shape::PLAIN>(lse, f.lse, *problem, head, lane_row);
+        load_lse(lse, f.lse, *problem, head, lane_row);
         cp_async_wait_all();
         sync_threads(); /* the tiles are complete */
 
         row_pairs<KEYS> weights, ds; /* hold s and dp at first */
-        multiply_rows<T, shape>(weights, ds, q, dout, k, v, row);
+        multiply_rows<T, DIM, KEYS>(weights, ds, q, dout, k, v, row);
         sync_threads(); /* v is free */
-        uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq, or of fp32 scores */
-        find_pairs<shape>(weights, ds, lse, p, *problem, head, lane_row, reinterpret_cast<float *>(row_tile));
+        uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq */
+        find_pairs<shape>(weights, ds, lse, p, *problem, head, lane_row);
         weight_parts<KEYS> of_p, of_ds;
         split<T, KEYS>(of_p, weights);
         split<T, KEYS>(of_ds, ds);
@@ -509,8 +325,8 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
                                 row_tile};
         find_result<T, shape, shape::SLICE_Q>(dq, {sums, true, true}, of_ds, of_p.high, k, problem->features, is_cut);
         sync_threads(); /* k and the rows' tiles are free */
-        store_fragments<shape>(parts_p, of_p, row);
-        store_fragments<shape>(parts_ds, of_ds, row);
+        store_fragments<KEYS>(parts_p, of_p, row);
+        store_fragments<KEYS>(parts_ds, of_ds, row);
         sync_threads(); /* p and ds are complete */
 
         const group_sums of_dv = {sums, n == 0, n == f.group - 1};
@@ -524,7 +340,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
                                 part_tile};
         find_result<T, shape, shape::SLICE>(dk, of_dk, of_ds, of_p.high, q, problem->features, is_cut);
         if (problem->features.first == 0 && s.used_q < s.seqlen_q)
-            clear_rows<shape>(p.dq, b, s.first_q, s.used_q, s.seqlen_q, head, f.head_dim);
+            clear_rows<shape::DIM, shape::THREADS>(p.dq, b, s.first_q, s.used_q, s.seqlen_q, head, f.head_dim);
         if (n < f.group - 1) sync_threads(); /* all tiles are free */
     }
     clear_key_rows<shape>(p, *problem);
@@ -532,10 +348,10 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
 
 /* ---- launch ------------------------------------------------------------------------------------------------------ */
 
-template <typename T, int DIM, int KEYS, bool PLAIN>
+template <typename T, int DIM, int KEYS>
 int launch(const backward_params &p, void *stream)
 {
-    using shape = mma_shape<DIM, KEYS, PLAIN>;
+    using shape = mma_shape<DIM, KEYS>;
     const forward_params &f = p.forward;
     const int64_t heads_kv = f.num_heads_q / f.group * (f.group > 1 ? shape::GROUP_PARTS : 1);
     const unsigned y = static_cast<unsigned>(f.batch < 65535 ? f.batch : 65535);
@@ -546,24 +362,22 @@ int launch(const backward_params &p, void *stream)
     return LAUNCH((short_backward_sm80_kernel<T, shape>), grid, stream, p);
 }
 
-/* Heads of 32 features are worth their own code only where scores are plain. */
-template <typename T, int KEYS, bool PLAIN>
+template <typename T, int KEYS>
 int launch_width(const backward_params &p, void *stream)
 {
     const int widest = p.forward.head_dim > p.forward.head_dim_v ? p.forward.head_dim : p.forward.head_dim_v;
-    if (widest <= 32) return launch<T, PLAIN ? 32 : 64, KEYS, PLAIN>(p, stream);
-    if (widest <= 64) return launch<T, 64, KEYS, PLAIN>(p, stream);
-    if (widest <= 128) return launch<T, 128, KEYS, PLAIN>(p, stream);
-    return launch<T, 256, KEYS, PLAIN>(p, stream);
+    if (widest <= 32) return launch<T, 32, KEYS>(p, stream);
+    if (widest <= 64) return launch<T, 64, KEYS>(p, stream);
+    if (widest <= 128) return launch<T, 128, KEYS>(p, stream);
+    return launch<T, 256, KEYS>(p, stream);
 }
 
 template <typename T>
-int launch_scores(const backward_params &p, void *stream)
+int launch_length(const backward_params &p, void *stream)
 {
     const forward_params &f = p.forward;
-    if (!has_plain_scores(f)) return launch_width<T, 64, false>(p, stream);
-    if (f.seqlen_q <= 32 && f.seqlen_k <= 32) return launch_width<T, 32, true>(p, stream);
-    return launch_width<T, 64, true>(p, stream);
+    if (f.seqlen_q <= 32 && f.seqlen_k <= 32) return launch_width<T, 32>(p, stream);
+    return launch_width<T, 64>(p, stream);
 }
 
 } // namespace
@@ -571,6 +385,6 @@ int launch_scores(const backward_params &p, void *stream)
 extern "C" int KERNEL_SYMBOL(short_backward_sm80)(const struct backward_params *p, void *stream)
 {
     if (p->forward.batch == 0) return 0;
-    if (p->forward.q.dtype == ATTEST_FP16) return launch_scores<f16>(*p, stream);
-    return launch_scores<bf16>(*p, stream);
+    if (p->forward.q.dtype == ATTEST_FP16) return launch_length<f16>(*p, stream);
+    return launch_length<bf16>(*p, stream);
 }

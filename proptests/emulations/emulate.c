@@ -144,7 +144,8 @@ static void softmax_row(const struct head *head, const struct score_tile *tile, 
     if (max == -INFINITY && MUTANT(head, MUTANT_MAXIMUM_RESET)) max = 0.0f;
     if (max == -INFINITY && !MUTANT(head, MUTANT_EMPTY_TILE_NAN)) return; /* -inf - -inf would be NaN */
 
-    const bool lags = max - rows->max[i] <= head->self->recipe->rescale_log2 * 0.6931471f;
+    const int grows = ref_rescale_log2(head->self->recipe, head->p->v.dtype);
+    const bool lags = max - rows->max[i] <= (float)grows * 0.6931471f;
     rows->most[i] = max;
     if (lags && MUTANT(head, MUTANT_RESCALE_LOST)) rows->max[i] = max;
     if (lags) max = rows->max[i];

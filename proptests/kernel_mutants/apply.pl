@@ -35,7 +35,8 @@ sub expanded {
 sub narrowed {
     my ($code, $name, $kernel) = @_;
     return $code if $kernel eq 'short_forward_sm90_d256'; # of wider heads alone
-    $code =~ s/\b(launch\w*<(?:T, )?)(?:32|128|256)\b/${1}64/g or return $code;
+    $code =~ s/\blaunch<T, shape<\d+, \d+>>/launch<T, shape<64, 64>>/g
+        or $code =~ s/\b(launch\w*<(?:T, )?)(?:32|128|256)\b/${1}64/g or return $code;
     my $of = $kernel =~ /backward/ ? 'p->forward' : '(*p)';
     my $is_wide = "$of.head_dim > 64 || $of.head_dim_v > 64";
     my $itself = "KERNEL_SYMBOL($kernel)";

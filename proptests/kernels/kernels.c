@@ -39,19 +39,29 @@ static struct attest_pass_plan pass_by(const char *kernel, struct lengths most, 
     return out;
 }
 
+/* Returns whether a kernel has any length, on a GPU of generation `major`; 0 stands for the one at hand. */
+static bool is_general_on(int major, struct lengths most, int only_major)
+{
+    return kernels_any_length(most) && (major == 0 || only_major == 0 || only_major == major);
+}
+
 /* Small cases are short: the kernels of any length would have none of them. */
-static void leave_out_short(struct attest_plan *plan)
+static void leave_out_short(struct attest_plan *plan, int major)
 {
     if (plan->forward_pass.num_shares > 0) {
         const struct forward_kernel *k = forward_kernels;
-        while (!kernels_any_length(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
+        while (!is_general_on(major, k->most, k->only_major) ||
+               !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0))
+            ++k;
         plan->forward[0] = k;
         plan->forward_pass = pass_by(k->name, k->most, 0);
     }
     if (plan->backward_pass.num_shares > 0) {
         enum { ALIGNMENT = ATTEST_WORKSPACE_ALIGNMENT };
         const struct backward_kernel *k = backward_kernels;
-        while (!kernels_any_length(k->most) || !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0)) ++k;
+        while (!is_general_on(major, k->most, k->only_major) ||
+               !kernel_takes(&k->reach, k->most, &plan->problem, 0, NULL, 0))
+            ++k;
         const size_t used = kernel_workspace_bytes(&k->reach, &plan->problem);
         const size_t bytes = (used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         plan->backward[0] = k;
@@ -78,7 +88,7 @@ enum attest_status kernels_plan(const struct kernel_implementation *self, const 
     struct attest_plan *const plan = &out->plan;
     *plan = *made;
     attest_plan_destroy(made);
-    if (self->is_general) leave_out_short(plan);
+    if (self->is_general) leave_out_short(plan, major);
     bool has_replaced = false;
     for (int n = 0; n < plan->forward_pass.num_shares; ++n) {
         forward_launcher *const launcher = self->launchers.forward[plan->forward[n] - forward_kernels];

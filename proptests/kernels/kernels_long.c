@@ -78,7 +78,7 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (has(from, FEATURE(BIAS))) p->bias = scores_of(from->narrow_bias ? p->q.dtype : ATTEST_FP32);
     if (has(from, FEATURE(DBIAS)) && c->backward) {
         p->dbias = scores_of(ATTEST_FP32);
-        p->dbias.head = 1, p->dbias.batch = from->own_dbias;
+        p->dbias.head = !from->one_dbias, p->dbias.batch = from->own_dbias;
     }
     if (has(from, FEATURE(DROPOUT))) p->dropout_p = 0.3f, c->dropout_seed = UINT64_C(0x123456789abcdef);
     if (has(from, FEATURE(SOFTCAP))) p->softcap = 2;
@@ -156,8 +156,10 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (t == T_DLSE) return (float)family_normal(family_bits(2, ROLE_OTHER, 0, at[0], at[1], 0));
     if (from->far_scores && at[2] == 0 && t == T_Q) return 64;
     if (from->far_scores && at[2] == 0 && t == T_K) return from->negative ? -80 : 80;
-    if (from->late_key && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
-    if (from->late_key && at[2] == 0 && t == T_K) return at[0] % c->p.seqlen_k == 100 ? 256 : 0;
+    const bool is_late = from->late_key || from->late_rise;
+    if (is_late && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
+    if (is_late && at[2] == 0 && t == T_K)
+        return at[0] % c->p.seqlen_k == (c->p.seqlen_k > 300 ? 300 : 100) ? (from->late_key ? 256 : 7.5) : 0;
     if (from->few_keys && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)
         return NAN;
     const bool is_one = from->one_value && (t == T_V || t == T_DOUT);
@@ -265,9 +267,18 @@ bool kernels_long_has(const char *name)
 /* Of a case asked in several ways. One that a kernel has answered is not discarded because it has not another. */
 static int worse(int verdict, int next) { return next == TRIAL_DISCARDED ? verdict : next; }
 
-static int ask_case(const struct implementation *self, const struct long_case *from, bool backward, int32_t dtype,
+/* Many problems are slow to ask: only whom they are for is asked all. */
+static struct long_case case_for(const struct implementation *self, const struct long_case *from, bool backward)
+{
+    struct long_case out = *from;
+    if (from->many_sums && (!backward || ((const struct kernel_implementation *)self)->is_general)) out.heads_kv = 2;
+    return out;
+}
+
+static int ask_case(const struct implementation *self, const struct long_case *of_all, bool backward, int32_t dtype,
                     struct prop_context *context)
 {
+    const struct long_case own = case_for(self, of_all, backward), *const from = &own;
     const struct property *const property =
         property_named(backward ? "backward_within_bound" : "forward_within_bound");
     const struct property *const same_bits =

@@ -29,6 +29,8 @@ struct long_case {
     bool all_keys;  /* all keys are in use, though few rows are */
     bool narrow_bias; /* biases have the dtype of q; else fp32 */
     bool own_dbias; /* dbias is each sequence's; else all add up */
+    bool one_dbias; /* dbias is all heads'; else each has its own */
+    bool many_sums; /* short kernels have fewer CTAs than problems for sums; others, and forward, have two heads */
 
     bool far_values;  /* rows of v are eight numbers further apart than those of k */
     bool odd_results; /* rows of o, or of dq, begin at any address */
@@ -38,8 +40,9 @@ struct long_case {
      * once, 2^-15 at most, is felt where it meets delta, and the large numbers of k. */
     bool far_scores;
 
-    /* One score is 2048, that of the hundredth row and key, behind all keys that a kernel may take for the others. */
-    bool late_key;
+    /* One score is 2048, or about 60, that of the hundredth row and key, or of many keys the three hundredth, behind
+     * all keys that a kernel may take for the others. */
+    bool late_key, late_rise;
 
     /* Biases are as model code makes masks: of rows that they hide whole, by -1e9 or the lowest number of fp32, and of
      * rows whose first keys they hide. Where there is a mask as well, the keys that it hides have 0.7, not NaN: a

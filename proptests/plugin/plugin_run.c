@@ -62,7 +62,7 @@ static bool is_recipe(const struct attest_recipe *r)
            r->weights_ds <= ATTEST_WEIGHTS_SCALED_FP16 &&
            (r->weights_p == ATTEST_WEIGHTS_SCALED_FP16) == (r->weights_ds == ATTEST_WEIGHTS_SCALED_FP16) &&
            (r->round_dkv_heads | r->round_p_ds | r->own_sum | r->ordered_keys | r->round_scaled_ds | 1) == 1 &&
-           r->rescale_log2 >= 0 && r->rescale_log2 <= 15 && r->exp_error >= 0 && r->tanh_error >= 0 &&
+           r->rescale_log2 >= 0 && r->rescale_log2 <= 64 && r->exp_error >= 0 && r->tanh_error >= 0 &&
            isfinite(r->exp_error) && isfinite(r->tanh_error);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "reference/audit/mistakes.h"
 #include "reference/audit/report.h"
 
 static void open_answers(const struct options *options, struct audit *audit)
@@ -127,6 +128,8 @@ int audit_files(struct options *options)
         fprintf(stderr, "audit: %s\n", wrong);
         free(wrong);
     } else {
+        for (int i = 0; i < audit.num_answers; ++i) mistakes_explain(&audit, &audit.judgements[i]);
+        progress_end(&audit.evaluations);
         print_errors(&audit);
         report_table(&audit, stdout);
         status = write_reports(options, &audit);

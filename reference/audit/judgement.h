@@ -69,6 +69,18 @@ bool judging_is_stricter(int recipe, int asked);
 /* Judges o, lse and dq of options->sample rows alone, by bounds; returns the convention that was assumed. */
 struct convention judge_sample(const struct audit *audit, const struct answer *a, struct judgement *j);
 
+/* One run: rows first .. first + rows - 1 of sequence b. */
+struct run {
+    int64_t b, first, rows;
+    int32_t used_q, used_k;
+    int64_t *streams; /* of dropout, to be freed */
+};
+int64_t sample_run_rows(const struct attest_problem *p); /* of a run that begins at a multiple of so many */
+/* A run of a batch that is not ragged as a problem of its own, with its arguments, and what was returned of it. */
+struct attest_problem problem_of_run(const struct attest_problem *whole, struct run *r,
+                                     struct attest_backward_args *args);
+struct answer answer_of_run(const struct answer *whole, const struct attest_problem *p, const struct run *r);
+
 /* The bound that a tensor was judged by. */
 const struct ref_bound *judgement_bound(const struct judgement *j, int recipe, enum ref_tensor which);
 

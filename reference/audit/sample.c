@@ -12,13 +12,6 @@
 
 enum { RUN = 32 }; /* rows of a run: the bounds' blocks */
 
-/* One run: rows first .. first + rows - 1 of sequence b. */
-struct run {
-    int64_t b, first, rows;
-    int32_t used_q, used_k;
-    int64_t *streams; /* of dropout */
-};
-
 static const void *moved(const void *data, int32_t dtype, int64_t elements)
 {
     return data != NULL ? (const char *)data + elements * (int64_t)tensor_dtype_bytes(dtype) : NULL;
@@ -34,9 +27,8 @@ static void move_scores(const struct attest_score_tensor *t, const struct run *r
     if (t->dtype != ATTEST_ABSENT) *data = moved(*data, t->dtype, r->b * t->batch + rows * t->seqlen_q);
 }
 
-/* The run as a problem, and what goes into it. */
-static struct attest_problem problem_of_run(const struct attest_problem *whole, struct run *r,
-                                            struct attest_backward_args *args)
+struct attest_problem problem_of_run(const struct attest_problem *whole, struct run *r,
+                                     struct attest_backward_args *args)
 {
     struct attest_problem p = *whole;
     struct attest_forward_args *a = &args->forward;
@@ -70,8 +62,7 @@ static struct attest_problem problem_of_run(const struct attest_problem *whole, 
     return p;
 }
 
-/* What was returned of the run. */
-static struct answer answer_of_run(const struct answer *whole, const struct attest_problem *p, const struct run *r)
+struct answer answer_of_run(const struct answer *whole, const struct attest_problem *p, const struct run *r)
 {
     struct answer a = *whole;
     const struct attest_tensor *const tensors[] = {&whole->problem.o, &whole->problem.lse, &whole->problem.dq};
@@ -172,10 +163,15 @@ static uint64_t draw(uint64_t *state)
     return x ^ (x >> 31);
 }
 
+int64_t sample_run_rows(const struct attest_problem *p)
+{
+    return p->block_q > 0 ? (RUN + p->block_q - 1) / p->block_q * p->block_q : RUN;
+}
+
 /* Runs of which no two overlap: the first of a shuffle. Blocks of a mask begin where runs do. */
 static struct run *draw_runs(const struct attest_problem *p, int64_t rows, int64_t seed, int64_t *count)
 {
-    const int64_t length = p->block_q > 0 ? (RUN + p->block_q - 1) / p->block_q * p->block_q : RUN;
+    const int64_t length = sample_run_rows(p);
     const int64_t of_sequence = (p->seqlen_q + length - 1) / length, all = of_sequence * p->batch;
     struct run *runs = allocate((size_t)all, sizeof *runs);
     uint64_t state = (uint64_t)seed;

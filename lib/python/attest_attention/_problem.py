@@ -42,6 +42,8 @@ class Call:
         self.layout = layout if layout is not None else ("shd" if self.ragged else "bhsd")
         self.p.ragged = self.ragged
         self._shapes(q, k, v)
+        if cu_seqlens_k is not None and not self.ragged:
+            raise Invalid("cu_seqlens_q is None, but must be given beside cu_seqlens_k")
         if self.ragged:
             self._sequences(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         self._device(device)
@@ -215,11 +217,8 @@ class Call:
         """bias, mask, block_mask: whatever broadcasts to [batch, heads, rows, columns]."""
         p = self.p
         a = self.take(typed(name, x, dtypes))
-        whole = (
-    p.batch,
-    p.num_heads_q,
-    p.seqlen_q if rows is None else rows,
-     p.seqlen_k if columns is None else columns)
+        whole = (p.batch, p.num_heads_q, p.seqlen_q if rows is None else rows,
+                 p.seqlen_k if columns is None else columns)
         if len(a.shape) > 4 or any(n not in (1, m) for n, m in zip(reversed(a.shape), reversed(whole))):
             raise Invalid(f"{name} has shape {a.shape}, but must broadcast to {whole}: batch, heads, rows, columns")
         strides = [0] * (4 - len(a.shape)) + [s if n > 1 else 0 for n, s in zip(a.shape, a.strides)]
@@ -228,8 +227,9 @@ class Call:
         return a
 
     def _block_mask(self, x, block_size):
-        if block_size is None:
-            raise Invalid("block_size is None, but must be (rows, columns) of a block where block_mask is given")
+        if block_size is None or min(block_size) < 1:
+            raise Invalid(f"block_size is {block_size}, but must be (rows, columns) of a block, each at least 1, where "
+                          "block_mask is given")
         self.p.block_q, self.p.block_k = block_size
         self.over_scores("block_mask", x, ("bool", "uint8"), -(-self.p.seqlen_q // block_size[0]),
                          -(-self.p.seqlen_k // block_size[1]))

@@ -29,7 +29,7 @@ def _how(args):
         kind, value = x.pop(name + "_kind"), x.pop(name)
         x[name] = value if kind == "given" else kind or None
     block_q, block_k = x.pop("block_q"), x.pop("block_k")
-    x["block_size"] = (block_q, block_k) if x["block_mask"] is not None else None
+    x["block_size"] = (block_q, block_k) if block_q or block_k else None
     if x["cu_seqlens_q"] is None:
         del x["max_seqlen_q"], x["max_seqlen_k"]
     x["device"] = x["device"] or None

@@ -5,6 +5,7 @@ until the block ends. What torch.compile compiled before is not seen."""
 
 import inspect
 import sys
+import threading
 from dataclasses import dataclass, field
 
 import torch
@@ -100,8 +101,16 @@ class Watch:
         return self
 
     def _replace(self, name, original):
+        inside = threading.local()  # a mode such as torch.device() looks PyTorch's function up again, and finds seen()
+
         def seen(*args, **kwargs):
-            return self._call(name, original, args, kwargs)
+            if getattr(inside, "yes", False):
+                return original(*args, **kwargs)
+            inside.yes = True
+            try:
+                return self._call(name, original, args, kwargs)
+            finally:
+                inside.yes = False
         for module in list(sys.modules.values()):
             if getattr(module, "__dict__", {}).get(name) is original:
                 setattr(module, name, seen)

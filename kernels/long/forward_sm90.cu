@@ -1,0 +1,948 @@
+/* forward_sm90.cu - attention forward of long sequences on Hopper's tensor cores (wgmma).
+ *
+ *     o = softmax(softmax_scale q k^T) v over visible keys,   lse = ln(sum of exp over visible keys)
+ *
+ * Takes fp16 and bf16, any lengths and strides, windows on any diagonal, groups of heads, ragged batches, sinks; scores
+ * are otherwise plain. Tiles come by tensor maps (TMA) where maps can describe the tensors, which are not ragged, else
+ * by copies of 16 bytes.
+ *
+ * Grid    x: persistent CTAs, as many as SMs; each takes one tile of TILE_Q query rows after the other (tile_order)
+ * Block   three warpgroups: two consumers of 64 rows each, and a producer, one thread of which asks for all boxes, or
+ *         all of which for all copies; then it writes the rows of tiles that see no key
+ * Shared  two tiles of q, of more than 128 features one, on whose places o leaves; rings of tiles of k and of v;
+ *         mbarriers
+ * Phases  of a consumer: s = q k^T of a tile of keys, asked for beside o += p v of the tile before; weights beside that
+ *         product; after the last tile of keys ask for the first s of the next rows, where q has room, then write o
+ *
+ * Weights are 2^(c (q . k) - m), c = softmax_scale log2 e. m is a row's reference: the maximum of the first tile of
+ * keys in which it sees some. It stays, so that o need not be rescaled and no later maximum be found: weights above 1
+ * lose nothing in floating point. Where one is above MOST_WEIGHT, m moves up and o is rescaled: in fp16 at once, in
+ * bf16 by taking the row again, as below. The numbers of a row depend on its own keys alone.
+ *
+ * Sums that are not finite, or too large, say that something in them is: then, after the last tile, the CTA takes the
+ * tile again one score at a time (shared/exact_rows.h), which gives finite rows the bits that they have.
+ * kernels/long/forward.md has the figures, reference/bounds.md section 11 what it may be off by. */
+#include "kernels/shared/exact_rows.h"
+#include "kernels/shared/params.h"
+#include "kernels/shared/tma_tensors.h"
+#include "kernels/shared/wgmma_tiles.h"
+
+namespace {
+
+enum { CONSUMERS = 256, GROUP = 128, THREADS = CONSUMERS + GROUP, WARPS = CONSUMERS / 32, WRITERS = 3 };
+enum { REGISTERS_OF_CONSUMERS = 232, REGISTERS_OF_PRODUCER = 40 };
+enum { TILE_Q = CONSUMERS / GROUP * ROWS };
+
+/* These are the named barriers: of all consumers; of a producer that has found a tile; of the first consumer's turn to
+ * ask for products, and the second's. */
+enum { ALL_CONSUMERS = 1, OWN_TILE, TURN };
+
+/* Weights are at most this: fp16 has no number of 2^16, and sums of fp32 stay far from their largest. */
+template <typename T>
+constexpr float MOST_WEIGHT = IS_F16<T> ? 0x1p15f : 0x1p64f;
+
+/* Says how COUNT rows lie in shared memory: panels of 64 features, or of 32 where 64 do not divide them. */
+template <int DIMENSIONS, int COUNT>
+struct panels : short_shape<DIMENSIONS, COUNT> {
+    static constexpr int PANEL = DIMENSIONS % 64 == 0 ? 64 : 32;
+};
+
+/* q and k have DIM features, v and o DIM_V. Tiles of keys are what registers (o, scores, two tiles of weights) and
+ * shared memory have room for. */
+template <int DIMENSIONS, int DIMENSIONS_V>
+struct shape {
+    static constexpr int DIM = DIMENSIONS, DIM_V = DIMENSIONS_V;
+    static constexpr int TILE_K = DIM_V <= 128 ? 128 : DIM_V <= 192 ? 96 : 64;
+    static constexpr int Q_STAGES = DIM <= 128 ? 2 : 1, K_STAGES = DIM <= 64 ? 3 : 2;
+    static constexpr int V_STAGES = DIM <= 64 ? 4 : DIM <= 128 ? 3 : 2, TILES = Q_STAGES + 1;
+    static constexpr bool ASKS_EARLY = Q_STAGES > 1; /* for the next rows' first scores, before o is written */
+    using rows = panels<DIM, TILE_Q>;
+    using rows_of_o = panels<DIM_V, TILE_Q>; /* where q was */
+    using keys = panels<DIM, TILE_K>;
+    using values = panels<DIM_V, TILE_K>;
+};
+
+/* ---- tiles of query rows ----------------------------------------------------------------------------------------- */
+
+/* Says in which order the tiles of query rows are taken: `section` heads at a time, whose keys fit into the L2 cache.
+ * In every other section, counted from the last, the last rows come first, which see the most keys where a window cuts
+ * them; in the ones between they come last: so a CTA's tiles are as heavy as another's. Where there is one section
+ * alone, every other round goes backward for that. */
+struct tile_order {
+    uint32_t total, tiles, heads, section, sections;
+};
+
+/* Describes a CTA's tile of query rows. */
+struct query_tile {
+    sequence s;
+    int64_t b, head, head_kv;
+    interval keys;  /* that some row of the tile sees */
+    int32_t first;  /* row of the tile */
+    int32_t rows;   /* in use */
+    uint32_t round; /* of the CTA; rounds_of: there are no more tiles */
+};
+
+template <typename shape>
+struct shared_memory {
+    uint16_t q[shape::Q_STAGES][TILE_Q * shape::DIM];
+    uint16_t k[shape::K_STAGES][shape::TILE_K * shape::DIM], v[shape::V_STAGES][shape::TILE_K * shape::DIM_V];
+    mbarrier q_full[shape::Q_STAGES], q_free[shape::Q_STAGES];
+    mbarrier k_full[shape::K_STAGES], k_free[shape::K_STAGES], v_full[shape::V_STAGES], v_free[shape::V_STAGES];
+    query_tile tiles[shape::TILES]; /* those whose q has a place, and the one after them */
+    uint32_t doubts[WARPS];
+};
+
+/* Finds the tile of a round. Returns whether there is one that is this launch's. */
+DEVICE bool find_tile(query_tile &t, const forward_params &p, const tile_order &order, uint32_t round)
+{
+    const bool turns = order.sections == 1 && round % 2 != 0;
+    const uint32_t n = round * grid_x() + (turns ? grid_x() - 1 - block_x() : block_x());
+    if (n >= order.total) return false;
+    const uint32_t section = n / (order.section * order.tiles), first_head = section * order.section;
+    const uint32_t rest = n - first_head * order.tiles, left = order.heads - first_head;
+    const uint32_t heads = left < order.section ? left : order.section;
+    const uint32_t index = first_head + rest % heads, place = rest / heads;
+    const bool begins_last = (order.sections - section) % 2 != 0;
+    t.b = quotient(index, p.by_heads_q), t.head = index - t.b * p.num_heads_q;
+    t.head_kv = quotient(static_cast<uint32_t>(t.head), p.by_group);
+    t.s = find_sequence(p, t.b);
+    const int64_t first = static_cast<int64_t>(begins_last ? order.tiles - 1 - place : place) * TILE_Q;
+    if (first >= t.s.seqlen_q || !is_ours(p, t.s)) return false;
+    t.first = static_cast<int32_t>(first);
+    t.rows = t.s.used_q - t.first < TILE_Q ? t.s.used_q - t.first : TILE_Q;
+    t.keys = keys_of_rows(p, t.s, t.first, t.first + t.rows).some;
+    t.round = round;
+    return true;
+}
+
+DEVICE bool sees_keys(const query_tile &t) { return t.keys.first < t.keys.last; }
+
+DEVICE uint32_t rounds_of(const tile_order &order) { return (order.total + grid_x() - 1) / grid_x(); }
+
+DEVICE float sink_of(const forward_params &p, const query_tile &t)
+{
+    return p.sink != nullptr ? p.sink[t.head] : -infinity_f32();
+}
+
+/* Counts how often the places of a ring have been used: which is next, and the parity of its phase. */
+template <int STAGES>
+struct ring_place {
+    unsigned stage = 0, parity = 0;
+};
+
+template <int STAGES>
+DEVICE void step(ring_place<STAGES> &place)
+{
+    if (++place.stage == STAGES) place.stage = 0, place.parity ^= 1;
+}
+
+/* Hands a place on, once all lanes of the warp have read or written it. */
+DEVICE void give_back(mbarrier *barrier)
+{
+    sync_warp(FULL_WARP);
+    if (lane() == 0) mbarrier_arrive(barrier);
+}
+
+/* ---- the producer ------------------------------------------------------------------------------------------------ */
+
+/* Holds where the producer is in the CTA's rings, and what its last copies fill. */
+template <typename shape>
+struct producer {
+    ring_place<shape::TILES> tile;
+    ring_place<shape::Q_STAGES> q;
+    ring_place<shape::K_STAGES> k;
+    ring_place<shape::V_STAGES> v;
+    mbarrier *filled = nullptr;
+};
+
+/* Says that a thread's copies, all but the PENDING last groups, have filled a place. */
+template <int PENDING, typename shape>
+DEVICE void end_copies(producer<shape> &at)
+{
+    cp_async_wait<PENDING>();
+    fence_proxy_async_shared();
+    if (at.filled != nullptr) give_back(at.filled);
+    at.filled = nullptr;
+}
+
+/* Loads `count` rows of a head from `row` on, panel by panel: what the tensor does not have becomes zero. By
+ * maps one thread asks for it, and rows that the tensor has come, too, beyond those. */
+template <bool BY_MAPS, typename operand, typename shape>
+DEVICE void load(producer<shape> &at, uint16_t *to, const row_tensor &from, const tensor_map &map, mbarrier *full,
+                 const forward_params &p, int64_t b, int64_t row, int count, int64_t head, int length)
+{
+    if constexpr (BY_MAPS) {
+        mbarrier_arrive_expect_tx(full, operand::TILE * operand::DIM * sizeof(uint16_t));
+        UNROLL for (int x = 0; x < operand::DIM; x += operand::PANEL)
+            tma_load_4d(to + x * operand::TILE, &map, full, x, static_cast<int>(row), static_cast<int>(head),
+                        static_cast<int>(b));
+    } else {
+        load_operand<operand, GROUP>(to, from, row_of(from, b, row, head, 0).data, length, count,
+                                     thread_x() - CONSUMERS);
+        cp_async_commit();
+        end_copies<1>(at);
+        at.filled = full;
+    }
+}
+
+/* Loads the tile of k at `key`. */
+template <bool BY_MAPS, typename shape>
+DEVICE void load_k(producer<shape> &at, const forward_params &p, const tma_tensors<3> &maps, const query_tile &t,
+                   int32_t key, shared_memory<shape> &m)
+{
+    mbarrier_wait(&m.k_free[at.k.stage], at.k.parity ^ 1);
+    load<BY_MAPS, typename shape::keys>(at, m.k[at.k.stage], p.k, maps.of[1], &m.k_full[at.k.stage], p, t.b,
+                                        t.s.first_k + key, t.keys.last - key, t.head_kv, p.head_dim);
+    step(at.k);
+}
+
+template <bool BY_MAPS, typename shape>
+DEVICE void load_v(producer<shape> &at, const forward_params &p, const tma_tensors<3> &maps, const query_tile &t,
+                   int32_t key, shared_memory<shape> &m)
+{
+    mbarrier_wait(&m.v_free[at.v.stage], at.v.parity ^ 1);
+    load<BY_MAPS, typename shape::values>(at, m.v[at.v.stage], p.v, maps.of[2], &m.v_full[at.v.stage], p, t.b,
+                                          t.s.first_k + key, t.keys.last - key, t.head_kv, p.head_dim_v);
+    step(at.v);
+}
+
+/* Describes the CTA's next tile that sees keys, from a round on; where there is none, its round is rounds_of. */
+template <bool BY_MAPS>
+DEVICE void find_next_tile(query_tile &out, const forward_params &p, const tile_order &order, uint32_t round)
+{
+    const uint32_t rounds = rounds_of(order);
+    query_tile t = {};
+    while (round < rounds && !(find_tile(t, p, order, round) && sees_keys(t))) ++round;
+    t.round = round;
+    if (BY_MAPS || thread_x() == CONSUMERS) out = t;
+    if (!BY_MAPS) named_barrier_sync(OWN_TILE, GROUP);
+}
+
+/* Describes the CTA's tiles that see keys to the consumers, one after the other, and loads what they need. It finds the
+ * next tile while the first copies of this one are under way: then the place of its description is free, as that of q
+ * is. By maps one thread does it, else the warpgroup. */
+template <bool BY_MAPS, typename shape>
+DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, const tile_order &order,
+                       shared_memory<shape> &m)
+{
+    constexpr int TILE_K = shape::TILE_K;
+    const uint32_t rounds = rounds_of(order);
+    producer<shape> at;
+    find_next_tile<BY_MAPS>(m.tiles[0], p, order, 0);
+    while (true) {
+        const query_tile &t = m.tiles[at.tile.stage];
+        const uint32_t round = t.round;
+        const int32_t first = t.keys.first / TILE_K * TILE_K, last = t.keys.last;
+        if (!BY_MAPS && !shape::ASKS_EARLY) end_copies<0>(at); /* q's place is not free before they are used */
+        mbarrier_wait(&m.q_free[at.q.stage], at.q.parity ^ 1);
+        if (round == rounds) break;
+        load<BY_MAPS, typename shape::rows>(at, m.q[at.q.stage], p.q, maps.of[0], &m.q_full[at.q.stage], p, t.b,
+                                            t.s.first_q + t.first, t.rows, t.head, p.head_dim);
+        load_k<BY_MAPS>(at, p, maps, t, first, m);
+        step(at.tile), step(at.q);
+        find_next_tile<BY_MAPS>(m.tiles[at.tile.stage], p, order, round + 1);
+        ROLLED for (int32_t key = first; key < last; key += TILE_K) {
+            if (key + TILE_K < last) load_k<BY_MAPS>(at, p, maps, t, key + TILE_K, m);
+            load_v<BY_MAPS>(at, p, maps, t, key, m);
+        }
+    }
+    if (!BY_MAPS) end_copies<0>(at);
+    if (BY_MAPS) mbarrier_arrive(&m.q_full[at.q.stage]);
+    else give_back(&m.q_full[at.q.stage]);
+}
+
+/* Writes (0, -inf or the sink) to the rows of the CTA's tiles that see no key. WRITERS warps share the rounds. */
+DEVICE void write_empty_tiles(const forward_params &p, const tile_order &order, unsigned writer)
+{
+    query_tile t;
+    ROLLED for (uint32_t round = writer; round < rounds_of(order); round += WRITERS) {
+        if (!find_tile(t, p, order, round) || sees_keys(t)) continue;
+        const float sink = sink_of(p, t);
+        ROLLED for (int32_t row = t.first; row < t.first + TILE_Q && row < t.s.seqlen_q; ++row) {
+            const row_pointer o = row_of(p.o, t.b, t.s.first_q + row, t.head, p.head_dim_v);
+            ROLLED for (int x = static_cast<int>(lane()); x < o.length; x += 32) store_feature(o, x, 0);
+            if (p.lse.data != nullptr && lane() == 0)
+                store_feature(row_of(p.lse, t.b, t.s.first_q + row, t.head, 1), 0,
+                              row < t.s.used_q ? sink : -infinity_f32());
+        }
+    }
+}
+
+/* ---- consumers --------------------------------------------------------------------------------------------------- */
+
+/* Holds, for rows g and g + 8 of a warp, their references in base 2, -inf where they have none yet, and a lane's own
+ * part of the sum of weights. */
+struct softmax_rows {
+    float reference[2], sum[2];
+};
+
+/* Holds what a consumer has in registers. */
+template <typename shape>
+struct consumer {
+    float s[shape::TILE_K / 2], o[shape::DIM_V / 2]; /* scores, then weights; o before normalisation */
+    uint32_t weights[2][shape::TILE_K / 16][4];    /* of a tile of keys, and of the one before */
+    softmax_rows rows;
+    ring_place<shape::TILES> tile;
+    ring_place<shape::Q_STAGES> q;
+    ring_place<shape::K_STAGES> k;
+    ring_place<shape::V_STAGES> v;
+};
+
+template <int VALUE>
+struct constant {
+    static constexpr int value = VALUE;
+};
+
+/* Computes s = q k^T of 64 rows, as a group of wgmmas that is not waited for. */
+template <typename T, typename shape>
+DEVICE void multiply_q_k(float (&s)[shape::TILE_K / 2], uint64_t q, uint64_t k)
+{
+    wgmma_fence_operand(s);
+    wgmma_fence();
+    UNROLL for (unsigned x = 0; x < shape::DIM; x += 16) {
+        const uint64_t q_x = wgmma_advance(q, offset<typename shape::rows>(0, x) * 2);
+        const uint64_t k_x = wgmma_advance(k, offset<typename shape::keys>(0, x) * 2);
+        if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<shape::TILE_K>(s, q_x, k_x, x > 0);
+        else wgmma_m64nNk16_bf16<shape::TILE_K>(s, q_x, k_x, x > 0);
+    }
+    wgmma_commit();
+}
+
+/* Computes o += p v, likewise. */
+template <typename T, typename shape>
+DEVICE void multiply_p_v(float (&o)[shape::DIM_V / 2], uint32_t (&weights)[shape::TILE_K / 16][4], uint64_t v)
+{
+    UNROLL for (int j = 0; j < shape::TILE_K / 16; ++j) wgmma_fence_operand(weights[j]);
+    wgmma_fence_operand(o);
+    wgmma_fence();
+    UNROLL for (unsigned j = 0; j < shape::TILE_K / 16; ++j) {
+        const uint64_t v_j = wgmma_advance(v, offset<typename shape::values>(16 * j, 0) * 2);
+        if constexpr (IS_F16<T>) wgmma_m64nNk16_f16<shape::DIM_V, false, false, true>(o, weights[j], v_j, true);
+        else wgmma_m64nNk16_bf16<shape::DIM_V, false, false, true>(o, weights[j], v_j, true);
+    }
+    wgmma_commit();
+}
+
+/* Returns the keys that the lane's rows g and g + 8 see, relative to the lane's first key of the tile at `key`. */
+struct lane_keys {
+    int32_t first[2], last[2];
+};
+
+DEVICE lane_keys keys_of_lane(const forward_params &p, const sequence &of, int32_t row, int32_t key)
+{
+    const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
+    lane_keys out;
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const interval keys = keys_of_row(p, of, row + 8 * half);
+        out.first[half] = keys.first - lane_key, out.last[half] = keys.last - lane_key;
+    }
+    return out;
+}
+
+/* Puts -inf in place of the scores of hidden keys. */
+template <int KEYS>
+DEVICE void hide_keys(float (&s)[KEYS / 2], const lane_keys &seen)
+{
+    UNROLL for (int n = 0; n < KEYS / 2; ++n) {
+        const int key = n / 4 * 8 + n % 2, half = n / 2 % 2;
+        s[n] = key >= seen.first[half] && key < seen.last[half] ? s[n] : -infinity_f32();
+    }
+}
+
+/* Gives rows that see keys for the first time the maximum of this tile's scores times c as their reference. One that is
+ * not a number makes the row's sums NaN. */
+template <int KEYS>
+DEVICE void find_references(const float (&s)[KEYS / 2], softmax_rows &rows, const lane_keys &seen, float c)
+{
+    const int first = -(static_cast<int>(lane()) % 4 * 2); /* of the tile, relative to the lane's */
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float max = -infinity_f32();
+        UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4) max = max_f32(max, max_f32(s[n], s[n + 1]));
+        const float found = c * max_of_quad(max);
+        const interval of_row = {seen.first[half], seen.last[half]};
+        const bool sees = touches(of_row, first, KEYS) && of_row.first < of_row.last;
+        if (rows.reference[half] == -infinity_f32() && sees)
+            rows.reference[half] = found - found == 0 ? found : float_of(0x7fffffff);
+    }
+}
+
+/* Turns scores times c into weights 2^(c s - m). Returns the lane's sums of the tile. */
+template <int KEYS>
+DEVICE void find_weights(float (&s)[KEYS / 2], const softmax_rows &rows, float c, float (&sums)[2])
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const float m = rows.reference[half] == -infinity_f32() ? 0 : rows.reference[half]; /* avoids -inf - -inf */
+        float sum[2] = {0, 0};
+        UNROLL for (int n = 2 * half; n < KEYS / 2; n += 4)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                s[n + e] = exp2_f32(fma_rn(s[n + e], c, -m));
+                sum[e] += s[n + e];
+            }
+        sums[half] = sum[0] + sum[1];
+    }
+}
+
+/* Returns a reference such that the largest of a row's weights, which is above MOST_WEIGHT, becomes one of 1 to 2. */
+DEVICE float moved_reference(float reference, float largest)
+{
+    return reference + static_cast<float>(static_cast<int>(bits_of(largest) >> 23) - 127);
+}
+
+/* Moves the references of rows of fp16 one of whose weights is above MOST_WEIGHT. */
+template <typename shape>
+DEVICE void rescale(consumer<shape> &c, float (&sums)[2])
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float largest = 0;
+        UNROLL for (int n = 2 * half; n < shape::TILE_K / 2; n += 4)
+            largest = max_f32(largest, max_f32(c.s[n], c.s[n + 1]));
+        largest = max_of_quad(largest);
+        const float before = c.rows.reference[half];
+        const float now = largest > MOST_WEIGHT<f16> ? moved_reference(before, largest) : before;
+        const float by = largest > MOST_WEIGHT<f16> ? exp2_f32(before - now) : 1;
+        c.rows.reference[half] = now;
+        c.rows.sum[half] *= by, sums[half] *= by;
+        UNROLL for (int n = 2 * half; n < shape::TILE_K / 2; n += 4) c.s[n] *= by, c.s[n + 1] *= by;
+        UNROLL for (int n = 2 * half; n < shape::DIM_V / 2; n += 4) c.o[n] *= by, c.o[n + 1] *= by;
+    }
+}
+
+template <typename T, int KEYS>
+DEVICE void round_weights(uint32_t (&weights)[KEYS / 16][4], const float (&s)[KEYS / 2])
+{
+    UNROLL for (int j = 0; j < KEYS / 16; ++j)
+        UNROLL for (int r = 0; r < 4; ++r) weights[j][r] = pack<T>(s[8 * j + 2 * r], s[8 * j + 2 * r + 1]);
+}
+
+/* Gives back what products have read that the warp has waited for, all lanes at once. */
+DEVICE void release(mbarrier *free)
+{
+    if (lane() == 0) mbarrier_arrive(free);
+}
+
+/* Says that all lanes have the same value: then it may be in a uniform register. */
+DEVICE unsigned same_in_all(unsigned x) { return shfl_idx(FULL_WARP, x, 0); }
+
+/* Consumers ask for products in turns: then one finds weights while the other's products run. */
+DEVICE void take_turn() { named_barrier_sync(TURN + warp() / 4, CONSUMERS); }
+DEVICE void give_turn() { named_barrier_arrive(TURN + 1 - warp() / 4, CONSUMERS); }
+
+/* Asks for s = q k^T of the 64 rows from `first` on of a tile. */
+template <typename T, typename shape>
+DEVICE void ask_scores(consumer<shape> &c, const uint16_t *q, unsigned first, const uint16_t *k)
+{
+    multiply_q_k<T, shape>(c.s, descriptor<typename shape::rows>(q, first), descriptor<typename shape::keys>(k));
+}
+
+/* Asks for the first scores of the next tile of query rows. Where there is none it asks for products of the last place
+ * of k, which nobody writes any more, with itself: ptxas waits for each product that is asked for on one path alone. */
+template <typename T, typename shape>
+DEVICE void ask_first_scores(consumer<shape> &c, shared_memory<shape> &m, bool is_there)
+{
+    const unsigned k = same_in_all(is_there ? c.k.stage : (c.k.stage + shape::K_STAGES - 1) % shape::K_STAGES);
+    const unsigned q = same_in_all(c.q.stage), first = same_in_all(is_there ? warp() / 4 * ROWS : 0);
+    if (is_there) mbarrier_wait(&m.k_full[k], c.k.parity);
+    take_turn();
+    ask_scores<T>(c, is_there ? m.q[q] : m.k[k], first, m.k[k]);
+    give_turn();
+}
+
+/* Says what a tile of keys is to the rows of a consumer. */
+enum tile_kind {
+    WHOLE,   /* every row sees every key, and has a reference */
+    OPENING, /* every row sees every key */
+    CUT
+};
+
+/* Turns the scores of the tile at `key` into weights[PARITY]. */
+template <typename T, typename shape, int PARITY, tile_kind KIND>
+DEVICE void take_scores(consumer<shape> &c, const forward_params &p, const query_tile &t, int32_t key)
+{
+    const float factor = p.softmax_scale * LOG2_E;
+    float sums[2];
+    if (KIND != WHOLE) {
+        const int32_t row = t.first + static_cast<int32_t>(warp() * 16 + lane() / 4);
+        const lane_keys seen = keys_of_lane(p, t.s, row, key);
+        if (KIND == CUT) hide_keys<shape::TILE_K>(c.s, seen);
+        find_references<shape::TILE_K>(c.s, c.rows, seen, factor);
+    }
+    find_weights<shape::TILE_K>(c.s, c.rows, factor, sums);
+    if constexpr (IS_F16<T>)
+        if (ballot(FULL_WARP, !(sums[0] < MOST_WEIGHT<T> && sums[1] < MOST_WEIGHT<T>)) != 0) {
+            wait_for<0>(c.o);
+            rescale(c, sums);
+        }
+    UNROLL for (int half = 0; half < 2; ++half) c.rows.sum[half] += sums[half];
+    round_weights<T, shape::TILE_K>(c.weights[PARITY], c.s);
+}
+
+/* Asks for o += p v of the weights of PARITY and the next tile of v. */
+template <typename T, typename shape, int PARITY>
+DEVICE void ask_product(consumer<shape> &c, shared_memory<shape> &m)
+{
+    mbarrier_wait(&m.v_full[c.v.stage], c.v.parity);
+    multiply_p_v<T, shape>(c.o, c.weights[PARITY], descriptor<typename shape::values>(m.v[same_in_all(c.v.stage)]));
+}
+
+/* Computes o += p v of the weights of PARITY beside the scores, then the weights, of the tile at `key`. The product
+ * before has ended when the scores are there: its v goes back. */
+template <typename T, typename shape, int PARITY, tile_kind KIND>
+DEVICE void take_keys(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m,
+                      int32_t key, mbarrier *&read)
+{
+    mbarrier_wait(&m.k_full[c.k.stage], c.k.parity);
+    take_turn();
+    ask_scores<T>(c, m.q[same_in_all(c.q.stage)], same_in_all(warp() / 4) * ROWS, m.k[same_in_all(c.k.stage)]);
+    ask_product<T, shape, PARITY>(c, m);
+    give_turn();
+    wait_for<1>(c.s);
+    release(&m.k_free[c.k.stage]);
+    if (read != nullptr) release(read);
+    read = &m.v_free[c.v.stage];
+    step(c.k), step(c.v);
+    take_scores<T, shape, 1 - PARITY, KIND>(c, p, t, key);
+}
+
+/* Computes o of the consumer's 64 rows of a tile, whose first scores it has asked for, up to the last product, which it
+ * asks for. Returns which v goes back before the last one does, or NULL. */
+template <typename T, typename shape>
+DEVICE mbarrier *take_rows(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m)
+{
+    constexpr int TILE_K = shape::TILE_K;
+    const int32_t first = static_cast<int32_t>(warp() / 4) * ROWS, last = t.rows < first + ROWS ? t.rows : first + ROWS;
+    const interval seen_by_all = keys_of_rows(p, t.s, t.first + first, t.first + last).all;
+    const auto is_cut = [&](int32_t key) {
+        return !contains(seen_by_all, key, TILE_K) || key <= seen_by_all.first;
+    };
+    const int32_t last_key = t.keys.last;
+    mbarrier *read = nullptr;
+    int32_t key = t.keys.first / TILE_K * TILE_K;
+    c.rows = {{-infinity_f32(), -infinity_f32()}, {0, 0}};
+    UNROLL for (int n = 0; n < shape::DIM_V / 2; ++n) c.o[n] = 0;
+    if (contains(seen_by_all, key, TILE_K)) take_scores<T, shape, 0, OPENING>(c, p, t, key);
+    else take_scores<T, shape, 0, CUT>(c, p, t, key);
+    while (true) {
+        key += TILE_K;
+        if (key >= last_key) {
+            ask_product<T, shape, 0>(c, m);
+            break;
+        }
+        if (is_cut(key)) take_keys<T, shape, 0, CUT>(c, p, t, m, key, read);
+        else take_keys<T, shape, 0, WHOLE>(c, p, t, m, key, read);
+        key += TILE_K;
+        if (key >= last_key) {
+            ask_product<T, shape, 1>(c, m);
+            break;
+        }
+        if (is_cut(key)) take_keys<T, shape, 1, CUT>(c, p, t, m, key, read);
+        else take_keys<T, shape, 1, WHOLE>(c, p, t, m, key, read);
+    }
+    return read;
+}
+
+/* Says what makes a row's sums its results: o = sum p v times factor, lse. */
+struct row_results {
+    float factor, lse;
+};
+
+/* Joins the sink, a key of v = 0: what sums are relative to becomes the larger of the reference and the sink. */
+DEVICE row_results end_row(float reference, float sum, float sink)
+{
+    const float of_sink = sink * LOG2_E, largest = max_f32(reference, of_sink);
+    const float weight = of_sink == largest ? 1 : exp2_f32(of_sink - largest); /* avoids inf - inf */
+    const float by = exp2_f32(reference - largest), total = fma_rn(sum, by, weight);
+    return {div_rn(by, total), (largest + log2_f32(total)) * LN_2};
+}
+
+/* Says what becomes of o of rows g and g + 8; is_doubtful: one that sees keys must be taken again. */
+struct rows_end {
+    float factor[2];
+    bool is_empty[2], is_doubtful;
+};
+
+/* Finds the factors of o and writes lse, beside the last product; (0, -inf or the sink) where no key is seen. A sum
+ * that is no number, or so large that a weight may have been too large, is doubtful. */
+template <typename T>
+DEVICE void end_rows(rows_end &out, const softmax_rows &rows, const forward_params &p, const query_tile &t)
+{
+    const float sink = sink_of(p, t);
+    out.is_doubtful = false;
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const int32_t row = t.first + static_cast<int32_t>(warp() * 16 + lane() / 4) + 8 * half;
+        const interval seen = keys_of_row(p, t.s, row);
+        const bool is_empty = seen.first >= seen.last;
+        const float most = IS_F16<T> ? infinity_f32() : MOST_WEIGHT<T>;
+        const row_results found = end_row(rows.reference[half], sum_of_quad(rows.sum[half]), sink);
+        out.is_doubtful |= !is_empty && !(rows.sum[half] < most);
+        out.is_empty[half] = is_empty;
+        out.factor[half] = is_empty ? 0 : found.factor;
+        const float empty_lse = row < t.s.used_q ? sink : -infinity_f32();
+        if (p.lse.data != nullptr && row < t.s.seqlen_q && lane() % 4 == 0)
+            store_feature(row_of(p.lse, t.b, t.s.first_q + row, t.head, 1), 0, is_empty ? empty_lse : found.lse);
+    }
+}
+
+/* Clears o of rows that see no key, and looks whether one that sees some is no number. */
+template <int DIM>
+DEVICE void look_at_o(float (&o)[DIM / 2], rows_end &end)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float zero = 0;
+        UNROLL for (int n = 2 * half; n < DIM / 2; n += 4)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                zero = fma_rn(o[n + e], 0.0f, zero);
+                o[n + e] = end.is_empty[half] ? 0 : o[n + e];
+            }
+        end.is_doubtful |= !end.is_empty[half] && zero != 0;
+    }
+}
+
+/* Holds what a lane stores of a warp's 16 rows of o: of their pieces of eight features, row by row, every 32nd. */
+template <int DIM>
+struct lane_chunks {
+    sixteen_bytes at[DIM / 16];
+};
+
+/* Names a chunk's row, of the 16, and its first feature. */
+struct chunk_place {
+    unsigned row, x;
+};
+
+/* Returns the place of a lane's n-th chunk. */
+template <int DIM>
+DEVICE chunk_place place_of_chunk(unsigned n)
+{
+    if constexpr (32 % CHUNKS<DIM> == 0)
+        return {lane() / CHUNKS<DIM> + n * STEP<DIM>, lane() % CHUNKS<DIM> * 8};
+    const unsigned index = 32 * n + lane();
+    return {index / CHUNKS<DIM>, index % CHUNKS<DIM> * 8};
+}
+
+/* Turns 16 rows of o times their factors, in 16 bits, into what lanes store, by way of the warp's rows of q. */
+template <typename O, typename shape>
+DEVICE void turn_o(lane_chunks<shape::DIM_V> &out, const float (&o)[shape::DIM_V / 2], const float (&factor)[2],
+                   uint16_t *q)
+{
+    constexpr int DIM = shape::DIM_V;
+    using rows = typename shape::rows_of_o;
+    uint32_t pairs[DIM / 4];
+    round_sums<O, DIM>(pairs, o, factor[0], factor[1]);
+    stage_rows<rows>(q, warp() * 16, pairs);
+    const unsigned from = offset<rows>(warp() * 16 + lane() / CHUNKS<DIM>, lane() % CHUNKS<DIM> * 8);
+    UNROLL for (unsigned n = 0; n < DIM / 16; ++n) {
+        const chunk_place at = place_of_chunk<DIM>(n);
+        out.at[n] = load_16<sixteen_bytes>(&q[32 % CHUNKS<DIM> == 0 ? from ^ offset<rows>(n * STEP<DIM>, 0)
+                                                                    : offset<rows>(warp() * 16 + at.row, at.x)]);
+    }
+}
+
+/* Stores them; `to` is the warp's first row, of which and of those behind it `rows` are in memory. */
+template <int DIM>
+DEVICE void store_o(const row_tensor &o, const lane_chunks<DIM> &chunks, const row_pointer &to, int rows)
+{
+    const int64_t step = o.seqlen * 2;
+    UNROLL for (unsigned n = 0; n < DIM / 16; ++n) {
+        const chunk_place at = place_of_chunk<DIM>(n);
+        const int x = static_cast<int>(at.x);
+        if (static_cast<int>(at.row) >= rows || x >= to.length) continue;
+        const row_pointer row = {to.data + at.row * step, to.dtype, to.by_four, to.length};
+        if (o.by_eight && x + 8 <= to.length) store_global_16(row.data + 2 * x, chunks.at[n]);
+        else store_eight(row, at.x, reinterpret_cast<const uint16_t *>(&chunks.at[n]));
+    }
+}
+
+/* Writes 16 rows of o times their factors in fp32. */
+template <int DIM>
+DEVICE void write_o_32(const forward_params &p, const float (&o)[DIM / 2], const float (&factor)[2],
+                       const query_tile &t, int64_t first, int rows)
+{
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const int row = 8 * half + static_cast<int>(lane()) / 4;
+        const row_pointer to = row_of(p.o, t.b, first + row, t.head, row < rows ? p.head_dim_v : 0);
+        UNROLL for (int n = 0; n < DIM / 4; ++n) {
+            const int x = n / 2 * 8 + static_cast<int>(lane()) % 4 * 2 + n % 2;
+            if (x < to.length) store_feature(to, x, o[n / 2 * 4 + 2 * half + n % 2] * factor[half]);
+        }
+    }
+}
+
+/* Writes the warp's rows of o, and gives back the place of q before the stores: its fence would wait for them. */
+template <typename shape>
+DEVICE void write_o(const forward_params &p, const consumer<shape> &c, const float (&factor)[2], const query_tile &t,
+                    uint16_t *q, mbarrier *q_free)
+{
+    const int rows = t.s.seqlen_q - t.first - static_cast<int>(warp() * 16);
+    const int64_t first = t.s.first_q + t.first + warp() * 16;
+    const row_pointer to = row_of(p.o, t.b, first, t.head, p.head_dim_v);
+    lane_chunks<shape::DIM_V> chunks = {};
+    if (p.o.dtype == ATTEST_FP32) write_o_32<shape::DIM_V>(p, c.o, factor, t, first, rows);
+    else if (p.o.dtype == ATTEST_FP16) turn_o<f16, shape>(chunks, c.o, factor, q);
+    else turn_o<bf16, shape>(chunks, c.o, factor, q);
+    fence_proxy_async_shared(); /* q comes where o was */
+    give_back(q_free);
+    if (p.o.dtype != ATTEST_FP32) store_o<shape::DIM_V>(p.o, chunks, to, rows);
+}
+
+/* Waits for the next tile of query rows. Returns whether there is one. */
+template <typename shape>
+DEVICE bool await_tile(const consumer<shape> &c, uint32_t rounds, const shared_memory<shape> &m)
+{
+    mbarrier_wait(&m.q_full[c.q.stage], c.q.parity);
+    return m.tiles[c.tile.stage].round < rounds;
+}
+
+/* Computes the consumer's rows of all tiles of the CTA. Returns which rounds are in doubt, bit round % 32. */
+template <typename T, typename shape>
+DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, shared_memory<shape> &m)
+{
+    const uint32_t rounds = rounds_of(order);
+    consumer<shape> c;
+    uint32_t doubts = 0;
+    bool is_there = await_tile(c, rounds, m);
+    if (!is_there) return 0;
+    if (warp() / 4 != 0) give_turn(); /* the first turn is the first consumer's */
+    if (shape::ASKS_EARLY) ask_first_scores<T>(c, m, true);
+    ROLLED while (is_there) {
+        if (!shape::ASKS_EARLY) ask_first_scores<T>(c, m, true);
+        const unsigned stage = c.q.stage;
+        const query_tile &t = m.tiles[c.tile.stage];
+        wait_for<0>(c.s);
+        release(&m.k_free[c.k.stage]);
+        step(c.k);
+        mbarrier *const read = take_rows<T>(c, p, t, m), *const last_read = &m.v_free[c.v.stage];
+        rows_end end;
+        end_rows<T>(end, c.rows, p, t);
+        step(c.tile), step(c.q), step(c.v);
+        if (shape::ASKS_EARLY) {
+            is_there = await_tile(c, rounds, m);
+            ask_first_scores<T>(c, m, is_there);
+        }
+        wait_for<shape::ASKS_EARLY ? 1 : 0>(c.o);
+        if (read != nullptr) release(read);
+        release(last_read);
+        look_at_o<shape::DIM_V>(c.o, end);
+        if (ballot(FULL_WARP, end.is_doubtful) != 0) doubts |= 1u << t.round % 32;
+        write_o(p, c, end.factor, t, m.q[stage], &m.q_free[stage]);
+        if (!shape::ASKS_EARLY) is_there = await_tile(c, rounds, m);
+    }
+    wait_for<0>(c.s);
+    if (warp() / 4 == 0) take_turn(); /* the last one that was given */
+    return doubts;
+}
+
+/* ---- tiles in which something is not finite ---------------------------------------------------------------------- */
+
+/* Turns scores times c into weights, for 16 rows of a warp: as consumers do where all is finite. kept.max is the
+ * reference. Where it would not be finite, or a weight not, it becomes the maximum; beside a score of +inf no other
+ * counts. A hidden key's weight is -0, which is UNSEEN once it is rounded. */
+template <typename T, int DIM, int KEYS>
+DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, float c)
+{
+    ROLLED for (int half = 0; half < 2; ++half) {
+        float max = -infinity_f32();
+        ROLLED for (int i = 0; i < KEYS / 4; ++i) max = max_f32(max, scores.at[i / 2][2 * half + i % 2]);
+        max = max_of_quad(max);
+        const float of_tile = max == -infinity_f32() ? max : c * max, before = kept.max[half];
+        float reference = before == -infinity_f32() ? of_tile : before, next = reference, by = 1, after = 1;
+        const bool is_number = reference - reference == 0;
+        const float largest = is_number ? exp2_f32(fma_rn(max, c, -reference)) : 0;
+        if (of_tile == infinity_f32() || largest == infinity_f32()) {
+            reference = next = of_tile;
+            by = before == reference ? 1 : exp2_f32(before - reference);
+        } else if (largest > MOST_WEIGHT<T>) {
+            next = moved_reference(reference, largest);
+            by = after = exp2_f32(reference - next);
+        }
+        const bool is_infinite = reference == infinity_f32();
+        const float m = reference - reference == 0 ? reference : 0; /* avoids inf - inf */
+        float sum[2] = {0, 0};
+        ROLLED for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                float &at = scores.at[n][2 * half + e];
+                if (is_infinite && at < infinity_f32()) at = -infinity_f32();
+                const float weight = exp2_f32(fma_rn(at, is_infinite ? 1 : c, -m));
+                at = (scores.seen[half] >> (2 * n + e) & 1) != 0 ? weight : -0.0f;
+                sum[e] += at;
+                at *= after;
+            }
+        kept.max[half] = next;
+        kept.sum[half] = kept.sum[half] * by + (sum[0] + sum[1]) * after;
+        ROLLED for (int n = 0; n < DIM / 8; ++n)
+            UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) kept.o[n][e] *= by;
+    }
+}
+
+/* Writes o and lse of 16 rows of a warp, the first of which is `row` of the sequence. */
+template <int DIM>
+DEVICE void end_exactly(accumulators<DIM> &kept, const forward_params &p, const query_tile &t, int32_t row)
+{
+    const int32_t lane_row = row + static_cast<int>(lane()) / 4;
+    float factor[2];
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const interval seen = keys_of_row(p, t.s, lane_row + 8 * half);
+        const bool is_empty = seen.first >= seen.last, is_number = kept.max[half] - kept.max[half] == 0;
+        const row_results found = end_row(is_number ? kept.max[half] : 0, sum_of_quad(kept.sum[half]), sink_of(p, t));
+        clear_empty(kept, half, is_empty);
+        factor[half] = is_empty ? 0 : found.factor;
+        if (p.lse.data != nullptr && !is_empty && lane() % 4 == 0)
+            store_feature(row_of(p.lse, t.b, t.s.first_q + lane_row + 8 * half, t.head, 1), 0, found.lse);
+    }
+    write_features(p, kept, factor, t.b, t.s.first_q + lane_row, t.s.seqlen_q - lane_row, t.head);
+}
+
+/* Tiles as mma.sync reads them have rows as long as a power of two. */
+constexpr int power_of_two(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
+
+/* Holds such tiles, where those for wgmma were. */
+template <typename shape>
+struct exact_memory {
+    static constexpr int DIM = power_of_two(shape::DIM), DIM_V = power_of_two(shape::DIM_V);
+    uint16_t q[TILE_Q * DIM], k[shape::TILE_K * DIM], v[shape::TILE_K * DIM_V];
+};
+
+/* Computes a whole tile one score at a time, by both consumers. */
+template <typename T, typename shape>
+DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order, uint32_t round,
+                                exact_memory<shape> &m)
+{
+    constexpr int DIM = exact_memory<shape>::DIM, DIM_V = exact_memory<shape>::DIM_V, TILE_K = shape::TILE_K;
+    query_tile t;
+    if (!find_tile(t, p, order, round) || !sees_keys(t)) return;
+    score_rule rule = find_score_rule(p, t.b, t.head);
+    const float c = rule.scale, none[2] = {0, 0};
+    rule.scale = 1;
+    const int32_t warp_row = static_cast<int32_t>(warp()) * 16, row = t.first + warp_row;
+    accumulators<DIM_V> kept = {};
+    kept.max[0] = kept.max[1] = -infinity_f32();
+    load_tile<TILE_Q, DIM, CONSUMERS>(m.q, p.q, t.b, t.s.first_q + t.first, t.rows, t.head, p.head_dim);
+    ROLLED for (int32_t key = t.keys.first / TILE_K * TILE_K; key < t.keys.last; key += TILE_K) {
+        const int left = t.keys.last - key;
+        load_tile<TILE_K, DIM, CONSUMERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
+        load_tile<TILE_K, DIM_V, CONSUMERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
+        cp_async_wait_all();
+        named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* the tiles are complete */
+        exact_scores<TILE_K> scores;
+        multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
+        find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4, key + static_cast<int>(lane()) % 4 * 2,
+                    none);
+        weigh_exactly<T>(kept, scores, c);
+        multiply_values_exactly<T, 1>(kept, scores, m.v);
+        named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* k and v are free */
+    }
+    end_exactly(kept, p, t, row);
+    named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* q is free */
+}
+
+/* Takes the tiles again that some warp has doubts about. All consumers call it. */
+template <typename T, typename shape>
+DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order, uint32_t doubts,
+                                shared_memory<shape> &m)
+{
+    if (lane() == 0) m.doubts[warp()] = doubts;
+    named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* the last tiles have been read, too */
+    uint32_t of_all = 0;
+    UNROLL for (const uint32_t of_warp : m.doubts) of_all |= of_warp;
+    if (of_all == 0) return;
+    static_assert(sizeof(exact_memory<shape>) <= offsetof(shared_memory<shape>, q_full), "tiles lie where tiles did");
+    auto &tiles = reinterpret_cast<exact_memory<shape> &>(m);
+    ROLLED for (uint32_t round = 0; round < rounds_of(order); ++round)
+        if ((of_all >> round % 32 & 1) != 0) take_exactly<T, shape>(p, order, round, tiles);
+}
+
+/* A place is full when its bytes have come, or all producer warps have said so, and free when all consumer warps
+ * have. */
+template <bool BY_MAPS, int STAGES>
+DEVICE void begin_ring(mbarrier (&full)[STAGES], mbarrier (&free)[STAGES])
+{
+    UNROLL for (int n = 0; n < STAGES; ++n)
+        mbarrier_init(&full[n], BY_MAPS ? 1 : GROUP / 32), mbarrier_init(&free[n], WARPS);
+}
+
+template <typename T, typename shape, bool BY_MAPS>
+KERNEL(THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_params p,
+                                            GRID_CONSTANT const tma_tensors<3> maps, const tile_order order)
+{
+    DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
+    auto &m = *reinterpret_cast<shared_memory<shape> *>(shared);
+    if (thread_x() == 0) {
+        begin_ring<BY_MAPS>(m.q_full, m.q_free);
+        begin_ring<BY_MAPS>(m.k_full, m.k_free), begin_ring<BY_MAPS>(m.v_full, m.v_free);
+        fence_mbarrier_init();
+    }
+    sync_threads(); /* the barriers are there */
+    if (thread_x() >= CONSUMERS) {
+        setmaxnreg_dec<REGISTERS_OF_PRODUCER>();
+        if (!BY_MAPS || thread_x() == CONSUMERS) load_tiles<BY_MAPS>(p, maps, order, m);
+        if (warp() > WARPS) write_empty_tiles(p, order, warp() - WARPS - 1);
+    } else {
+        setmaxnreg_inc<REGISTERS_OF_CONSUMERS>();
+        const uint32_t doubts = take_tiles<T, shape>(p, order, m);
+        take_doubtful_tiles<T, shape>(p, order, doubts, m);
+    }
+}
+
+/* Keys and values of a section's heads have about this many bytes: they stay in the L2 cache while its rows pass. */
+constexpr int64_t SECTION_BYTES = 24 << 20;
+
+/* Runs on the host. */
+tile_order order_of(const forward_params &p)
+{
+    const int64_t tiles = (static_cast<int64_t>(p.seqlen_q) + TILE_Q - 1) / TILE_Q, heads = p.batch * p.num_heads_q;
+    const int64_t head_bytes = 2 * static_cast<int64_t>(p.seqlen_k) * (p.head_dim + p.head_dim_v) / p.group + 1;
+    const bool is_cut = p.window_left >= 0 || p.window_right >= 0;
+    const int64_t fitting = is_cut ? SECTION_BYTES / head_bytes : 1;
+    const int64_t section = fitting < 1 ? 1 : fitting < heads ? fitting : heads;
+    return {static_cast<uint32_t>(tiles * heads), static_cast<uint32_t>(tiles), static_cast<uint32_t>(heads),
+            static_cast<uint32_t>(section), static_cast<uint32_t>((heads + section - 1) / section)};
+}
+
+/* Encodes q, k and v. Returns false where no map can say how one of them lies: rows are whole pieces of 16 bytes, no
+ * stride is 0. Ragged tensors have none: boxes would read rows behind the last sequence, which nobody may read, and
+ * where it ends the device alone knows. */
+template <typename shape>
+bool encode_tensors(tma_tensors<3> &maps, const forward_params &p)
+{
+    const int64_t heads_kv = p.num_heads_q / p.group;
+    return p.cu_seqlens_q == nullptr && (p.q.by_eight & p.k.by_eight & p.v.by_eight) != 0 && p.head_dim % 8 == 0 &&
+           p.head_dim_v % 8 == 0 &&
+           encode_tensor<shape::rows::PANEL>(maps.of[0], p.q, {{p.head_dim, p.seqlen_q, p.num_heads_q, p.batch}},
+                                             TILE_Q) &&
+           encode_tensor<shape::keys::PANEL>(maps.of[1], p.k, {{p.head_dim, p.seqlen_k, heads_kv, p.batch}},
+                                             shape::TILE_K) &&
+           encode_tensor<shape::values::PANEL>(maps.of[2], p.v, {{p.head_dim_v, p.seqlen_k, heads_kv, p.batch}},
+                                               shape::TILE_K);
+}
+
+template <typename T, typename shape>
+int launch(const forward_params &p, void *stream)
+{
+    tma_tensors<3> maps = {};
+    const tile_order order = order_of(p);
+    const unsigned sms = launch_num_sms(stream), ctas = sms < 1 ? 1 : sms;
+    const launch_shape grid = {{ctas < order.total ? ctas : order.total, 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
+                               sizeof(shared_memory<shape>), THREADS, 1};
+    if (encode_tensors<shape>(maps, p))
+        return LAUNCH((forward_sm90_kernel<T, shape, true>), grid, stream, p, maps, order);
+    return LAUNCH((forward_sm90_kernel<T, shape, false>), grid, stream, p, maps, order);
+}
+
+template <typename T>
+int launch_width(const forward_params &p, void *stream)
+{
+    const int widest = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
+    if (widest <= 64) return launch<T, shape<64, 64>>(p, stream);
+    if (widest <= 96) return launch<T, shape<96, 96>>(p, stream);
+    if (widest <= 128) return launch<T, shape<128, 128>>(p, stream);
+    if (widest > 192) return launch<T, shape<256, 256>>(p, stream);
+    if (p.head_dim_v <= 128) return launch<T, shape<192, 128>>(p, stream);
+    return launch<T, shape<192, 192>>(p, stream);
+}
+
+} // namespace
+
+extern "C" int KERNEL_SYMBOL(forward_sm90)(const struct forward_params *p, void *stream)
+{
+    if (p->batch == 0 || p->seqlen_q == 0) return 0;
+    if (p->q.dtype == ATTEST_FP16) return launch_width<f16>(*p, stream);
+    return launch_width<bf16>(*p, stream);
+}
