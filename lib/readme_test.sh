@@ -81,8 +81,8 @@ by_gcc() {
 bazel_there() { bazel --output_user_root="$TEST_TMPDIR/bazel" --host_jvm_args=-Xmx1g "$@"; }
 
 builds() { # CUDA_HOME TARGET
-    bazel_there build --nosandbox_debug --noshow_progress --repo_env=CC="$TEST_TMPDIR/compiler" \
-        --repo_env=CUDA_HOME="$1" "$2"
+    bazel_there build --nosandbox_debug --sandbox_writable_path="$TEST_TMPDIR" --noshow_progress \
+        --repo_env=CC="$TEST_TMPDIR/compiler" --repo_env=CUDA_HOME="$1" "$2" # the compiler notes there what it does
 }
 
 by_bazel() {
