@@ -135,6 +135,8 @@ DEVICE float sink_gradient(float sink, const row_lse &lse, float delta, float dl
     return (is_alone ? 1 : exp2_f32(y - lse.high - lse.low)) * (dlse - delta);
 }
 
+namespace { /* programs that link two builds of a kernel have two of this one, too */
+
 /* Adds up dsink over sequences. Grid x: heads. */
 struct sink_sums {
     float at[SUM_THREADS];
@@ -155,6 +157,8 @@ KERNEL(SUM_THREADS, 1) void sum_sinks_kernel(const backward_params p)
     }
     if (thread == 0) p.dsink[head] = one_nan_f32(sums.at[0]);
 }
+
+} // namespace
 
 /* Launches what adds up the tiles and the sinks of a pass whose sums are made in it. */
 template <int KEYS>
