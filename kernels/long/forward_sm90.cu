@@ -7,12 +7,12 @@
  * by copies of 16 bytes.
  *
  * Grid    x: persistent CTAs, as many as SMs; each takes one tile of TILE_Q query rows after the other (tile_order)
- * Block   three warpgroups: two consumers of 64 rows each, and a producer, one thread of which asks for all boxes, or
- *         all of which for all copies; then it writes the rows of tiles that see no key
- * Shared  two tiles of q, of more than 128 features one, on whose places o leaves; rings of tiles of k and of v;
- *         mbarriers
- * Phases  of a consumer: s = q k^T of a tile of keys, asked for beside o += p v of the tile before; weights beside that
- *         product; after the last tile of keys ask for the first s of the next rows, where q has room, then write o
+ * Block   warpgroups: two consumers of 64 rows each, of up to 64 features three, and a producer, one thread of which
+ *         asks for all boxes, or all of which for all copies; then it writes the rows of tiles that see no key
+ * Shared  two tiles of q, of more than 128 features one; rings of tiles of k and of v; mbarriers
+ * Phases  of a consumer: s = q k^T of a tile of keys, asked for beside o += p v of the tile before; exponentials beside
+ *         that product, and when it has ended their rounding; after the last tile of keys q is free: ask for the first
+ *         s of the next rows, then write o from registers
  *
  * Weights are 2^(c (q . k) - m), c = softmax_scale log2 e. m is a row's reference: the maximum of the first tile of
  * keys in which it sees some. It stays, so that o need not be rescaled and no later maximum be found: weights above 1
@@ -24,17 +24,16 @@
  * kernels/long/forward.md has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/shared/exact_rows.h"
 #include "kernels/shared/params.h"
+#include "kernels/shared/score_stage.h"
 #include "kernels/shared/tma_tensors.h"
 #include "kernels/shared/wgmma_tiles.h"
 
 namespace {
 
-enum { CONSUMERS = 256, GROUP = 128, THREADS = CONSUMERS + GROUP, WARPS = CONSUMERS / 32, WRITERS = 3 };
-enum { REGISTERS_OF_CONSUMERS = 232, REGISTERS_OF_PRODUCER = 40 };
-enum { TILE_Q = CONSUMERS / GROUP * ROWS };
+enum { GROUP = 128, WRITERS = 3 };
 
 /* These are the named barriers: of all consumers; of a producer that has found a tile; of the first consumer's turn to
- * ask for products, and the second's. */
+ * ask for products, and of those of the others. */
 enum { ALL_CONSUMERS = 1, OWN_TILE, TURN };
 
 /* Weights are at most this: fp16 has no number of 2^16, and sums of fp32 stay far from their largest. */
@@ -47,17 +46,20 @@ struct panels : short_shape<DIMENSIONS, COUNT> {
     static constexpr int PANEL = DIMENSIONS % 64 == 0 ? 64 : 32;
 };
 
-/* q and k have DIM features, v and o DIM_V. Tiles of keys are what registers (o, scores, two tiles of weights) and
- * shared memory have room for. */
+/* q and k have DIM features, v and o DIM_V. Tiles of keys are what registers (o, scores, weights) and shared memory
+ * have room for. */
 template <int DIMENSIONS, int DIMENSIONS_V>
 struct shape {
     static constexpr int DIM = DIMENSIONS, DIM_V = DIMENSIONS_V;
-    static constexpr int TILE_K = DIM_V <= 128 ? 128 : DIM_V <= 192 ? 96 : 64;
+    static constexpr int CONSUMERS = DIM <= 64 ? 3 : 2, CONSUMER_THREADS = CONSUMERS * GROUP;
+    static constexpr int WARPS = CONSUMER_THREADS / 32, THREADS = CONSUMER_THREADS + GROUP;
+    static constexpr int REGISTERS_OF_CONSUMERS = CONSUMERS == 3 ? 160 : 232;
+    static constexpr int REGISTERS_OF_PRODUCER = CONSUMERS == 3 ? 32 : 40;
+    static constexpr int TILE_Q = CONSUMERS * ROWS, TILE_K = DIM_V <= 128 ? 128 : DIM_V <= 192 ? 112 : 80;
     static constexpr int Q_STAGES = DIM <= 128 ? 2 : 1, K_STAGES = DIM <= 64 ? 3 : 2;
-    static constexpr int V_STAGES = DIM <= 64 ? 4 : DIM <= 128 ? 3 : 2, TILES = Q_STAGES + 1;
-    static constexpr bool ASKS_EARLY = Q_STAGES > 1; /* for the next rows' first scores, before o is written */
+    static constexpr int V_STAGES = DIM <= 64 ? 4 : DIM <= 128 ? 3 : 2;
+    static constexpr int TILES = Q_STAGES + 2; /* those whose q has a place, the one before and the one after them */
     using rows = panels<DIM, TILE_Q>;
-    using rows_of_o = panels<DIM_V, TILE_Q>; /* where q was */
     using keys = panels<DIM, TILE_K>;
     using values = panels<DIM_V, TILE_K>;
 };
@@ -84,15 +86,16 @@ struct query_tile {
 
 template <typename shape>
 struct shared_memory {
-    uint16_t q[shape::Q_STAGES][TILE_Q * shape::DIM];
+    uint16_t q[shape::Q_STAGES][shape::TILE_Q * shape::DIM];
     uint16_t k[shape::K_STAGES][shape::TILE_K * shape::DIM], v[shape::V_STAGES][shape::TILE_K * shape::DIM_V];
     mbarrier q_full[shape::Q_STAGES], q_free[shape::Q_STAGES];
     mbarrier k_full[shape::K_STAGES], k_free[shape::K_STAGES], v_full[shape::V_STAGES], v_free[shape::V_STAGES];
-    query_tile tiles[shape::TILES]; /* those whose q has a place, and the one after them */
-    uint32_t doubts[WARPS];
+    query_tile tiles[shape::TILES];
+    uint32_t doubts[shape::WARPS];
 };
 
 /* Finds the tile of a round. Returns whether there is one that is this launch's. */
+template <int TILE_Q>
 DEVICE bool find_tile(query_tile &t, const forward_params &p, const tile_order &order, uint32_t round)
 {
     const bool turns = order.sections == 1 && round % 2 != 0;
@@ -169,7 +172,7 @@ DEVICE void end_copies(producer<shape> &at)
  * maps one thread asks for it, and rows that the tensor has come, too, beyond those. */
 template <bool BY_MAPS, typename operand, typename shape>
 DEVICE void load(producer<shape> &at, uint16_t *to, const row_tensor &from, const tensor_map &map, mbarrier *full,
-                 const forward_params &p, int64_t b, int64_t row, int count, int64_t head, int length)
+                 int64_t b, int64_t row, int count, int64_t head, int length)
 {
     if constexpr (BY_MAPS) {
         mbarrier_arrive_expect_tx(full, operand::TILE * operand::DIM * sizeof(uint16_t));
@@ -178,7 +181,7 @@ DEVICE void load(producer<shape> &at, uint16_t *to, const row_tensor &from, cons
                         static_cast<int>(b));
     } else {
         load_operand<operand, GROUP>(to, from, row_of(from, b, row, head, 0).data, length, count,
-                                     thread_x() - CONSUMERS);
+                                     thread_x() - shape::CONSUMER_THREADS);
         cp_async_commit();
         end_copies<1>(at);
         at.filled = full;
@@ -191,7 +194,7 @@ DEVICE void load_k(producer<shape> &at, const forward_params &p, const tma_tenso
                    int32_t key, shared_memory<shape> &m)
 {
     mbarrier_wait(&m.k_free[at.k.stage], at.k.parity ^ 1);
-    load<BY_MAPS, typename shape::keys>(at, m.k[at.k.stage], p.k, maps.of[1], &m.k_full[at.k.stage], p, t.b,
+    load<BY_MAPS, typename shape::keys>(at, m.k[at.k.stage], p.k, maps.of[1], &m.k_full[at.k.stage], t.b,
                                         t.s.first_k + key, t.keys.last - key, t.head_kv, p.head_dim);
     step(at.k);
 }
@@ -201,26 +204,27 @@ DEVICE void load_v(producer<shape> &at, const forward_params &p, const tma_tenso
                    int32_t key, shared_memory<shape> &m)
 {
     mbarrier_wait(&m.v_free[at.v.stage], at.v.parity ^ 1);
-    load<BY_MAPS, typename shape::values>(at, m.v[at.v.stage], p.v, maps.of[2], &m.v_full[at.v.stage], p, t.b,
+    load<BY_MAPS, typename shape::values>(at, m.v[at.v.stage], p.v, maps.of[2], &m.v_full[at.v.stage], t.b,
                                           t.s.first_k + key, t.keys.last - key, t.head_kv, p.head_dim_v);
     step(at.v);
 }
 
 /* Describes the CTA's next tile that sees keys, from a round on; where there is none, its round is rounds_of. */
-template <bool BY_MAPS>
+template <bool BY_MAPS, typename shape>
 DEVICE void find_next_tile(query_tile &out, const forward_params &p, const tile_order &order, uint32_t round)
 {
     const uint32_t rounds = rounds_of(order);
     query_tile t = {};
-    while (round < rounds && !(find_tile(t, p, order, round) && sees_keys(t))) ++round;
+    while (round < rounds && !(find_tile<shape::TILE_Q>(t, p, order, round) && sees_keys(t))) ++round;
     t.round = round;
-    if (BY_MAPS || thread_x() == CONSUMERS) out = t;
+    if (BY_MAPS || thread_x() == shape::CONSUMER_THREADS) out = t;
     if (!BY_MAPS) named_barrier_sync(OWN_TILE, GROUP);
 }
 
 /* Describes the CTA's tiles that see keys to the consumers, one after the other, and loads what they need. It finds the
- * next tile while the first copies of this one are under way: then the place of its description is free, as that of q
- * is. By maps one thread does it, else the warpgroup. */
+ * next tile while the first copies of this one are under way. Consumers give q's place back while they still need the
+ * tile's description: that of the next one has the place of one that they have left. By maps one thread does it, else
+ * the warpgroup. */
 template <bool BY_MAPS, typename shape>
 DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, const tile_order &order,
                        shared_memory<shape> &m)
@@ -228,19 +232,18 @@ DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, cons
     constexpr int TILE_K = shape::TILE_K;
     const uint32_t rounds = rounds_of(order);
     producer<shape> at;
-    find_next_tile<BY_MAPS>(m.tiles[0], p, order, 0);
+    find_next_tile<BY_MAPS, shape>(m.tiles[0], p, order, 0);
     while (true) {
         const query_tile &t = m.tiles[at.tile.stage];
         const uint32_t round = t.round;
         const int32_t first = t.keys.first / TILE_K * TILE_K, last = t.keys.last;
-        if (!BY_MAPS && !shape::ASKS_EARLY) end_copies<0>(at); /* q's place is not free before they are used */
         mbarrier_wait(&m.q_free[at.q.stage], at.q.parity ^ 1);
         if (round == rounds) break;
-        load<BY_MAPS, typename shape::rows>(at, m.q[at.q.stage], p.q, maps.of[0], &m.q_full[at.q.stage], p, t.b,
+        load<BY_MAPS, typename shape::rows>(at, m.q[at.q.stage], p.q, maps.of[0], &m.q_full[at.q.stage], t.b,
                                             t.s.first_q + t.first, t.rows, t.head, p.head_dim);
         load_k<BY_MAPS>(at, p, maps, t, first, m);
         step(at.tile), step(at.q);
-        find_next_tile<BY_MAPS>(m.tiles[at.tile.stage], p, order, round + 1);
+        find_next_tile<BY_MAPS, shape>(m.tiles[at.tile.stage], p, order, round + 1);
         ROLLED for (int32_t key = first; key < last; key += TILE_K) {
             if (key + TILE_K < last) load_k<BY_MAPS>(at, p, maps, t, key + TILE_K, m);
             load_v<BY_MAPS>(at, p, maps, t, key, m);
@@ -252,11 +255,12 @@ DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, cons
 }
 
 /* Writes (0, -inf or the sink) to the rows of the CTA's tiles that see no key. WRITERS warps share the rounds. */
+template <int TILE_Q>
 DEVICE void write_empty_tiles(const forward_params &p, const tile_order &order, unsigned writer)
 {
     query_tile t;
     ROLLED for (uint32_t round = writer; round < rounds_of(order); round += WRITERS) {
-        if (!find_tile(t, p, order, round) || sees_keys(t)) continue;
+        if (!find_tile<TILE_Q>(t, p, order, round) || sees_keys(t)) continue;
         const float sink = sink_of(p, t);
         ROLLED for (int32_t row = t.first; row < t.first + TILE_Q && row < t.s.seqlen_q; ++row) {
             const row_pointer o = row_of(p.o, t.b, t.s.first_q + row, t.head, p.head_dim_v);
@@ -280,17 +284,12 @@ struct softmax_rows {
 template <typename shape>
 struct consumer {
     float s[shape::TILE_K / 2], o[shape::DIM_V / 2]; /* scores, then weights; o before normalisation */
-    uint32_t weights[2][shape::TILE_K / 16][4];    /* of a tile of keys, and of the one before */
+    uint32_t weights[shape::TILE_K / 16][4];       /* in 16 bits, of the tile of keys before */
     softmax_rows rows;
     ring_place<shape::TILES> tile;
     ring_place<shape::Q_STAGES> q;
     ring_place<shape::K_STAGES> k;
     ring_place<shape::V_STAGES> v;
-};
-
-template <int VALUE>
-struct constant {
-    static constexpr int value = VALUE;
 };
 
 /* Computes s = q k^T of 64 rows, as a group of wgmmas that is not waited for. */
@@ -339,13 +338,25 @@ DEVICE lane_keys keys_of_lane(const forward_params &p, const sequence &of, int32
     return out;
 }
 
+/* Returns a bit for each of a lane's keys of a row, set for those before `end`, relative likewise: of every eight keys
+ * it has two. */
+DEVICE uint32_t keys_before(int32_t end)
+{
+    const int32_t rest = end % 8 < 2 ? end % 8 : 2, count = end <= 0 ? 0 : end / 8 * 2 + rest;
+    return count < 32 ? (1u << count) - 1 : ~0u;
+}
+
 /* Puts -inf in place of the scores of hidden keys. */
 template <int KEYS>
 DEVICE void hide_keys(float (&s)[KEYS / 2], const lane_keys &seen)
 {
-    UNROLL for (int n = 0; n < KEYS / 2; ++n) {
-        const int key = n / 4 * 8 + n % 2, half = n / 2 % 2;
-        s[n] = key >= seen.first[half] && key < seen.last[half] ? s[n] : -infinity_f32();
+    static_assert(KEYS <= 128, "a bit for each of a lane's keys of a row");
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const uint32_t bits = keys_before(seen.last[half]) & ~keys_before(seen.first[half]);
+        UNROLL for (int n = 0; n < KEYS / 4; ++n) {
+            float &score = s[n / 2 * 4 + 2 * half + n % 2];
+            score = (bits & 1u << n) != 0 ? score : -infinity_f32();
+        }
     }
 }
 
@@ -382,10 +393,12 @@ DEVICE void find_weights(float (&s)[KEYS / 2], const softmax_rows &rows, float c
     }
 }
 
-/* Returns a reference such that the largest of a row's weights, which is above MOST_WEIGHT, becomes one of 1 to 2. */
+/* Returns a reference such that the largest of a row's weights, which is above MOST_WEIGHT, becomes one of 1 to 2, or
+ * of 2 to 4 where it is 2^127 or more: 2^-127, by which the others would be rescaled, is flushed to 0. */
 DEVICE float moved_reference(float reference, float largest)
 {
-    return reference + static_cast<float>(static_cast<int>(bits_of(largest) >> 23) - 127);
+    const int by = static_cast<int>(bits_of(largest) >> 23) - 127;
+    return reference + static_cast<float>(by < 126 ? by : 126);
 }
 
 /* Moves the references of rows of fp16 one of whose weights is above MOST_WEIGHT. */
@@ -423,9 +436,14 @@ DEVICE void release(mbarrier *free)
 /* Says that all lanes have the same value: then it may be in a uniform register. */
 DEVICE unsigned same_in_all(unsigned x) { return shfl_idx(FULL_WARP, x, 0); }
 
-/* Consumers ask for products in turns: then one finds weights while the other's products run. */
-DEVICE void take_turn() { named_barrier_sync(TURN + warp() / 4, CONSUMERS); }
-DEVICE void give_turn() { named_barrier_arrive(TURN + 1 - warp() / 4, CONSUMERS); }
+/* Consumers ask for products in turns: then one finds weights while another's products run. */
+DEVICE void take_turn() { named_barrier_sync(TURN + warp() / 4, 2 * GROUP); }
+
+template <int CONSUMERS>
+DEVICE void give_turn()
+{
+    named_barrier_arrive(TURN + (warp() / 4 + 1) % CONSUMERS, 2 * GROUP);
+}
 
 /* Asks for s = q k^T of the 64 rows from `first` on of a tile. */
 template <typename T, typename shape>
@@ -434,110 +452,126 @@ DEVICE void ask_scores(consumer<shape> &c, const uint16_t *q, unsigned first, co
     multiply_q_k<T, shape>(c.s, descriptor<typename shape::rows>(q, first), descriptor<typename shape::keys>(k));
 }
 
-/* Asks for the first scores of the next tile of query rows. Where there is none it asks for products of the last place
- * of k, which nobody writes any more, with itself: ptxas waits for each product that is asked for on one path alone. */
+/* Asks for the first scores of the next tile of query rows. Where there is none it asks for those of the last tiles
+ * again, which nobody writes over any more: ptxas waits for each product that is asked for on one path alone. */
 template <typename T, typename shape>
 DEVICE void ask_first_scores(consumer<shape> &c, shared_memory<shape> &m, bool is_there)
 {
-    const unsigned k = same_in_all(is_there ? c.k.stage : (c.k.stage + shape::K_STAGES - 1) % shape::K_STAGES);
-    const unsigned q = same_in_all(c.q.stage), first = same_in_all(is_there ? warp() / 4 * ROWS : 0);
+    constexpr unsigned Q_BEFORE = shape::Q_STAGES - 1, K_BEFORE = shape::K_STAGES - 1;
+    const unsigned q = same_in_all((c.q.stage + (is_there ? 0 : Q_BEFORE)) % shape::Q_STAGES);
+    const unsigned k = same_in_all((c.k.stage + (is_there ? 0 : K_BEFORE)) % shape::K_STAGES);
     if (is_there) mbarrier_wait(&m.k_full[k], c.k.parity);
     take_turn();
-    ask_scores<T>(c, is_there ? m.q[q] : m.k[k], first, m.k[k]);
-    give_turn();
+    ask_scores<T>(c, m.q[q], same_in_all(warp() / 4) * ROWS, m.k[k]);
+    give_turn<shape::CONSUMERS>();
 }
 
 /* Says what a tile of keys is to the rows of a consumer. */
 enum tile_kind {
     WHOLE,   /* every row sees every key, and has a reference */
-    OPENING, /* every row sees every key */
+    OPENING, /* every row sees every key, the first ones */
+    ENDING,  /* every row that sees keys has a reference */
     CUT
 };
 
-/* Turns the scores of the tile at `key` into weights[PARITY]. */
-template <typename T, typename shape, int PARITY, tile_kind KIND>
-DEVICE void take_scores(consumer<shape> &c, const forward_params &p, const query_tile &t, int32_t key)
+/* Turns the scores of the tile at `key` into weights. */
+template <typename shape, tile_kind KIND>
+DEVICE void take_scores(consumer<shape> &c, const forward_params &p, const query_tile &t, int32_t key,
+                        float (&sums)[2])
 {
     const float factor = p.softmax_scale * LOG2_E;
-    float sums[2];
     if (KIND != WHOLE) {
         const int32_t row = t.first + static_cast<int32_t>(warp() * 16 + lane() / 4);
         const lane_keys seen = keys_of_lane(p, t.s, row, key);
-        if (KIND == CUT) hide_keys<shape::TILE_K>(c.s, seen);
-        find_references<shape::TILE_K>(c.s, c.rows, seen, factor);
+        if (KIND != OPENING) hide_keys<shape::TILE_K>(c.s, seen);
+        if (KIND != ENDING) find_references<shape::TILE_K>(c.s, c.rows, seen, factor);
     }
     find_weights<shape::TILE_K>(c.s, c.rows, factor, sums);
-    if constexpr (IS_F16<T>)
-        if (ballot(FULL_WARP, !(sums[0] < MOST_WEIGHT<T> && sums[1] < MOST_WEIGHT<T>)) != 0) {
-            wait_for<0>(c.o);
-            rescale(c, sums);
-        }
-    UNROLL for (int half = 0; half < 2; ++half) c.rows.sum[half] += sums[half];
-    round_weights<T, shape::TILE_K>(c.weights[PARITY], c.s);
 }
 
-/* Asks for o += p v of the weights of PARITY and the next tile of v. */
-template <typename T, typename shape, int PARITY>
+/* Adds the weights to the rows' sums and rounds them to 16 bits. No product is under way. */
+template <typename T, typename shape>
+DEVICE void keep_weights(consumer<shape> &c, float (&sums)[2])
+{
+    if constexpr (IS_F16<T>)
+        if (ballot(FULL_WARP, !(sums[0] < MOST_WEIGHT<T> && sums[1] < MOST_WEIGHT<T>)) != 0) rescale(c, sums);
+    UNROLL for (int half = 0; half < 2; ++half) c.rows.sum[half] += sums[half];
+    round_weights<T, shape::TILE_K>(c.weights, c.s);
+}
+
+/* Asks for o += p v of the weights and the next tile of v. */
+template <typename T, typename shape>
 DEVICE void ask_product(consumer<shape> &c, shared_memory<shape> &m)
 {
     mbarrier_wait(&m.v_full[c.v.stage], c.v.parity);
-    multiply_p_v<T, shape>(c.o, c.weights[PARITY], descriptor<typename shape::values>(m.v[same_in_all(c.v.stage)]));
+    multiply_p_v<T, shape>(c.o, c.weights, descriptor<typename shape::values>(m.v[same_in_all(c.v.stage)]));
 }
 
-/* Computes o += p v of the weights of PARITY beside the scores, then the weights, of the tile at `key`. The product
- * before has ended when the scores are there: its v goes back. */
-template <typename T, typename shape, int PARITY, tile_kind KIND>
-DEVICE void take_keys(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m,
-                      int32_t key, mbarrier *&read)
+/* Ends the last product: its v goes back. */
+template <int PENDING, typename shape>
+DEVICE void end_product(consumer<shape> &c, shared_memory<shape> &m)
 {
+    wait_for<PENDING>(c.o);
+    release(&m.v_free[c.v.stage]);
+    step(c.v);
+}
+
+/* Computes o += p v beside the scores, then the weights, of the tile at `key`. */
+template <typename T, typename shape, tile_kind KIND>
+DEVICE void take_keys(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m,
+                      int32_t key)
+{
+    float sums[2];
     mbarrier_wait(&m.k_full[c.k.stage], c.k.parity);
     take_turn();
     ask_scores<T>(c, m.q[same_in_all(c.q.stage)], same_in_all(warp() / 4) * ROWS, m.k[same_in_all(c.k.stage)]);
-    ask_product<T, shape, PARITY>(c, m);
-    give_turn();
+    ask_product<T>(c, m);
+    give_turn<shape::CONSUMERS>();
     wait_for<1>(c.s);
     release(&m.k_free[c.k.stage]);
-    if (read != nullptr) release(read);
-    read = &m.v_free[c.v.stage];
-    step(c.k), step(c.v);
-    take_scores<T, shape, 1 - PARITY, KIND>(c, p, t, key);
+    step(c.k);
+    take_scores<shape, KIND>(c, p, t, key, sums);
+    end_product<0>(c, m);
+    keep_weights<T>(c, sums);
 }
 
-/* Computes o of the consumer's 64 rows of a tile, whose first scores it has asked for, up to the last product, which it
- * asks for. Returns which v goes back before the last one does, or NULL. */
+/* Passes a tile of keys that the consumer's rows do not see: it takes its turn, and gives k and v back. */
+template <typename shape>
+DEVICE void pass_keys(consumer<shape> &c, shared_memory<shape> &m)
+{
+    mbarrier_wait(&m.k_full[c.k.stage], c.k.parity);
+    take_turn();
+    give_turn<shape::CONSUMERS>();
+    release(&m.k_free[c.k.stage]);
+    step(c.k);
+    end_product<0>(c, m);
+    mbarrier_wait(&m.v_full[c.v.stage], c.v.parity); /* goes back as if a product had read it */
+}
+
+/* Computes o of the consumer's 64 rows of a tile, whose first scores are there, up to the last product, which it asks
+ * for. Then q is free. */
 template <typename T, typename shape>
-DEVICE mbarrier *take_rows(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m)
+DEVICE void take_rows(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m)
 {
     constexpr int TILE_K = shape::TILE_K;
     const int32_t first = static_cast<int32_t>(warp() / 4) * ROWS, last = t.rows < first + ROWS ? t.rows : first + ROWS;
-    const interval seen_by_all = keys_of_rows(p, t.s, t.first + first, t.first + last).all;
-    const auto is_cut = [&](int32_t key) {
-        return !contains(seen_by_all, key, TILE_K) || key <= seen_by_all.first;
-    };
-    const int32_t last_key = t.keys.last;
-    mbarrier *read = nullptr;
+    const tile_keys seen = keys_of_rows(p, t.s, t.first + first, t.first + last);
+    const int32_t last_key = seen.some.last;
     int32_t key = t.keys.first / TILE_K * TILE_K;
+    float sums[2];
     c.rows = {{-infinity_f32(), -infinity_f32()}, {0, 0}};
     UNROLL for (int n = 0; n < shape::DIM_V / 2; ++n) c.o[n] = 0;
-    if (contains(seen_by_all, key, TILE_K)) take_scores<T, shape, 0, OPENING>(c, p, t, key);
-    else take_scores<T, shape, 0, CUT>(c, p, t, key);
-    while (true) {
-        key += TILE_K;
-        if (key >= last_key) {
-            ask_product<T, shape, 0>(c, m);
-            break;
-        }
-        if (is_cut(key)) take_keys<T, shape, 0, CUT>(c, p, t, m, key, read);
-        else take_keys<T, shape, 0, WHOLE>(c, p, t, m, key, read);
-        key += TILE_K;
-        if (key >= last_key) {
-            ask_product<T, shape, 1>(c, m);
-            break;
-        }
-        if (is_cut(key)) take_keys<T, shape, 1, CUT>(c, p, t, m, key, read);
-        else take_keys<T, shape, 1, WHOLE>(c, p, t, m, key, read);
+    if (contains(seen.all, key, TILE_K)) take_scores<shape, OPENING>(c, p, t, key, sums);
+    else take_scores<shape, CUT>(c, p, t, key, sums);
+    keep_weights<T>(c, sums);
+    ROLLED for (key += TILE_K; key < last_key; key += TILE_K) {
+        if (key <= seen.all.first) take_keys<T, shape, CUT>(c, p, t, m, key);
+        else if (contains(seen.all, key, TILE_K)) take_keys<T, shape, WHOLE>(c, p, t, m, key);
+        else take_keys<T, shape, ENDING>(c, p, t, m, key);
     }
-    return read;
+    give_back(&m.q_free[c.q.stage]); /* and the description of the tile before, which any lane may have read last */
+    ask_product<T>(c, m);
+    ROLLED for (; key < t.keys.last; key += TILE_K) pass_keys(c, m);
 }
 
 /* Says what makes a row's sums its results: o = sum p v times factor, lse. */
@@ -597,57 +631,25 @@ DEVICE void look_at_o(float (&o)[DIM / 2], rows_end &end)
     }
 }
 
-/* Holds what a lane stores of a warp's 16 rows of o: of their pieces of eight features, row by row, every 32nd. */
-template <int DIM>
-struct lane_chunks {
-    sixteen_bytes at[DIM / 16];
-};
-
-/* Names a chunk's row, of the 16, and its first feature. */
-struct chunk_place {
-    unsigned row, x;
-};
-
-/* Returns the place of a lane's n-th chunk. */
-template <int DIM>
-DEVICE chunk_place place_of_chunk(unsigned n)
+/* Writes 16 rows of o times their factors in 16 bits: lanes of a quad gather eight features of a row each. */
+template <typename O, int DIM>
+DEVICE void write_o_16(const forward_params &p, const float (&o)[DIM / 2], const float (&factor)[2],
+                       const query_tile &t, int64_t first, int rows)
 {
-    if constexpr (32 % CHUNKS<DIM> == 0)
-        return {lane() / CHUNKS<DIM> + n * STEP<DIM>, lane() % CHUNKS<DIM> * 8};
-    const unsigned index = 32 * n + lane();
-    return {index / CHUNKS<DIM>, index % CHUNKS<DIM> * 8};
-}
-
-/* Turns 16 rows of o times their factors, in 16 bits, into what lanes store, by way of the warp's rows of q. */
-template <typename O, typename shape>
-DEVICE void turn_o(lane_chunks<shape::DIM_V> &out, const float (&o)[shape::DIM_V / 2], const float (&factor)[2],
-                   uint16_t *q)
-{
-    constexpr int DIM = shape::DIM_V;
-    using rows = typename shape::rows_of_o;
-    uint32_t pairs[DIM / 4];
-    round_sums<O, DIM>(pairs, o, factor[0], factor[1]);
-    stage_rows<rows>(q, warp() * 16, pairs);
-    const unsigned from = offset<rows>(warp() * 16 + lane() / CHUNKS<DIM>, lane() % CHUNKS<DIM> * 8);
-    UNROLL for (unsigned n = 0; n < DIM / 16; ++n) {
-        const chunk_place at = place_of_chunk<DIM>(n);
-        out.at[n] = load_16<sixteen_bytes>(&q[32 % CHUNKS<DIM> == 0 ? from ^ offset<rows>(n * STEP<DIM>, 0)
-                                                                    : offset<rows>(warp() * 16 + at.row, at.x)]);
-    }
-}
-
-/* Stores them; `to` is the warp's first row, of which and of those behind it `rows` are in memory. */
-template <int DIM>
-DEVICE void store_o(const row_tensor &o, const lane_chunks<DIM> &chunks, const row_pointer &to, int rows)
-{
-    const int64_t step = o.seqlen * 2;
-    UNROLL for (unsigned n = 0; n < DIM / 16; ++n) {
-        const chunk_place at = place_of_chunk<DIM>(n);
-        const int x = static_cast<int>(at.x);
-        if (static_cast<int>(at.row) >= rows || x >= to.length) continue;
-        const row_pointer row = {to.data + at.row * step, to.dtype, to.by_four, to.length};
-        if (o.by_eight && x + 8 <= to.length) store_global_16(row.data + 2 * x, chunks.at[n]);
-        else store_eight(row, at.x, reinterpret_cast<const uint16_t *>(&chunks.at[n]));
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const int row = 8 * half + static_cast<int>(lane()) / 4;
+        const row_pointer to = row_of(p.o, t.b, first + row, t.head, row < rows ? p.head_dim_v : 0);
+        UNROLL for (int n = 0; n < DIM / 8; n += 4) {
+            uint32_t pairs[4];
+            UNROLL for (int i = 0; i < 4; ++i) {
+                const float *const two = &o[(n + i) * 4 + 2 * half];
+                pairs[i] = pack<O>(two[0] * factor[half], two[1] * factor[half]);
+            }
+            transpose_in_quad(pairs);
+            const int x = n * 8 + static_cast<int>(lane()) % 4 * 8;
+            if (p.o.by_eight && x + 8 <= to.length) store_global_16(to.data + 2 * x, same_16<sixteen_bytes>(pairs));
+            else store_eight(to, static_cast<unsigned>(x), reinterpret_cast<const uint16_t *>(pairs));
+        }
     }
 }
 
@@ -666,21 +668,15 @@ DEVICE void write_o_32(const forward_params &p, const float (&o)[DIM / 2], const
     }
 }
 
-/* Writes the warp's rows of o, and gives back the place of q before the stores: its fence would wait for them. */
+/* Writes the warp's rows of o. */
 template <typename shape>
-DEVICE void write_o(const forward_params &p, const consumer<shape> &c, const float (&factor)[2], const query_tile &t,
-                    uint16_t *q, mbarrier *q_free)
+DEVICE void write_o(const forward_params &p, const consumer<shape> &c, const float (&factor)[2], const query_tile &t)
 {
     const int rows = t.s.seqlen_q - t.first - static_cast<int>(warp() * 16);
     const int64_t first = t.s.first_q + t.first + warp() * 16;
-    const row_pointer to = row_of(p.o, t.b, first, t.head, p.head_dim_v);
-    lane_chunks<shape::DIM_V> chunks = {};
     if (p.o.dtype == ATTEST_FP32) write_o_32<shape::DIM_V>(p, c.o, factor, t, first, rows);
-    else if (p.o.dtype == ATTEST_FP16) turn_o<f16, shape>(chunks, c.o, factor, q);
-    else turn_o<bf16, shape>(chunks, c.o, factor, q);
-    fence_proxy_async_shared(); /* q comes where o was */
-    give_back(q_free);
-    if (p.o.dtype != ATTEST_FP32) store_o<shape::DIM_V>(p.o, chunks, to, rows);
+    else if (p.o.dtype == ATTEST_FP16) write_o_16<f16, shape::DIM_V>(p, c.o, factor, t, first, rows);
+    else write_o_16<bf16, shape::DIM_V>(p, c.o, factor, t, first, rows);
 }
 
 /* Waits for the next tile of query rows. Returns whether there is one. */
@@ -700,30 +696,23 @@ DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, sha
     uint32_t doubts = 0;
     bool is_there = await_tile(c, rounds, m);
     if (!is_there) return 0;
-    if (warp() / 4 != 0) give_turn(); /* the first turn is the first consumer's */
-    if (shape::ASKS_EARLY) ask_first_scores<T>(c, m, true);
+    if (warp() / 4 == shape::CONSUMERS - 1) give_turn<shape::CONSUMERS>(); /* the first turn is the first consumer's */
+    ask_first_scores<T>(c, m, true);
     ROLLED while (is_there) {
-        if (!shape::ASKS_EARLY) ask_first_scores<T>(c, m, true);
-        const unsigned stage = c.q.stage;
         const query_tile &t = m.tiles[c.tile.stage];
         wait_for<0>(c.s);
         release(&m.k_free[c.k.stage]);
         step(c.k);
-        mbarrier *const read = take_rows<T>(c, p, t, m), *const last_read = &m.v_free[c.v.stage];
+        take_rows<T>(c, p, t, m);
         rows_end end;
         end_rows<T>(end, c.rows, p, t);
-        step(c.tile), step(c.q), step(c.v);
-        if (shape::ASKS_EARLY) {
-            is_there = await_tile(c, rounds, m);
-            ask_first_scores<T>(c, m, is_there);
-        }
-        wait_for<shape::ASKS_EARLY ? 1 : 0>(c.o);
-        if (read != nullptr) release(read);
-        release(last_read);
+        step(c.tile), step(c.q);
+        is_there = await_tile(c, rounds, m);
+        ask_first_scores<T>(c, m, is_there);
+        end_product<1>(c, m);
         look_at_o<shape::DIM_V>(c.o, end);
         if (ballot(FULL_WARP, end.is_doubtful) != 0) doubts |= 1u << t.round % 32;
-        write_o(p, c, end.factor, t, m.q[stage], &m.q_free[stage]);
-        if (!shape::ASKS_EARLY) is_there = await_tile(c, rounds, m);
+        write_o(p, c, end.factor, t);
     }
     wait_for<0>(c.s);
     if (warp() / 4 == 0) take_turn(); /* the last one that was given */
@@ -797,40 +786,45 @@ constexpr int power_of_two(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 :
 template <typename shape>
 struct exact_memory {
     static constexpr int DIM = power_of_two(shape::DIM), DIM_V = power_of_two(shape::DIM_V);
-    uint16_t q[TILE_Q * DIM], k[shape::TILE_K * DIM], v[shape::TILE_K * DIM_V];
+    uint16_t q[shape::TILE_Q * DIM], k[shape::TILE_K * DIM], v[shape::TILE_K * DIM_V];
 };
 
-/* Computes a whole tile one score at a time, by both consumers. */
+/* Computes a whole tile one score at a time, by all consumers. */
 template <typename T, typename shape>
 DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order, uint32_t round,
                                 exact_memory<shape> &m)
 {
     constexpr int DIM = exact_memory<shape>::DIM, DIM_V = exact_memory<shape>::DIM_V, TILE_K = shape::TILE_K;
+    constexpr int TILE_Q = shape::TILE_Q, CONSUMER_THREADS = shape::CONSUMER_THREADS;
+    constexpr int COPIERS = 256; /* what loads tiles has powers of two */
     query_tile t;
-    if (!find_tile(t, p, order, round) || !sees_keys(t)) return;
+    if (!find_tile<TILE_Q>(t, p, order, round) || !sees_keys(t)) return;
     score_rule rule = find_score_rule(p, t.b, t.head);
     const float c = rule.scale, none[2] = {0, 0};
     rule.scale = 1;
     const int32_t warp_row = static_cast<int32_t>(warp()) * 16, row = t.first + warp_row;
     accumulators<DIM_V> kept = {};
     kept.max[0] = kept.max[1] = -infinity_f32();
-    load_tile<TILE_Q, DIM, CONSUMERS>(m.q, p.q, t.b, t.s.first_q + t.first, t.rows, t.head, p.head_dim);
+    if (thread_x() < COPIERS)
+        load_tile<TILE_Q, DIM, COPIERS>(m.q, p.q, t.b, t.s.first_q + t.first, t.rows, t.head, p.head_dim);
     ROLLED for (int32_t key = t.keys.first / TILE_K * TILE_K; key < t.keys.last; key += TILE_K) {
         const int left = t.keys.last - key;
-        load_tile<TILE_K, DIM, CONSUMERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
-        load_tile<TILE_K, DIM_V, CONSUMERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
-        cp_async_wait_all();
-        named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* the tiles are complete */
+        if (thread_x() < COPIERS) {
+            load_tile<TILE_K, DIM, COPIERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
+            load_tile<TILE_K, DIM_V, COPIERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
+            cp_async_wait_all();
+        }
+        named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* the tiles are complete */
         exact_scores<TILE_K> scores;
         multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
         find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4, key + static_cast<int>(lane()) % 4 * 2,
                     none);
         weigh_exactly<T>(kept, scores, c);
         multiply_values_exactly<T, 1>(kept, scores, m.v);
-        named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* k and v are free */
+        named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* k and v are free */
     }
     end_exactly(kept, p, t, row);
-    named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* q is free */
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* q is free */
 }
 
 /* Takes the tiles again that some warp has doubts about. All consumers call it. */
@@ -839,7 +833,7 @@ DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order
                                 shared_memory<shape> &m)
 {
     if (lane() == 0) m.doubts[warp()] = doubts;
-    named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* the last tiles have been read, too */
+    named_barrier_sync(ALL_CONSUMERS, shape::CONSUMER_THREADS); /* the last tiles have been read, too */
     uint32_t of_all = 0;
     UNROLL for (const uint32_t of_warp : m.doubts) of_all |= of_warp;
     if (of_all == 0) return;
@@ -851,31 +845,32 @@ DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order
 
 /* A place is full when its bytes have come, or all producer warps have said so, and free when all consumer warps
  * have. */
-template <bool BY_MAPS, int STAGES>
+template <bool BY_MAPS, int READERS, int STAGES>
 DEVICE void begin_ring(mbarrier (&full)[STAGES], mbarrier (&free)[STAGES])
 {
     UNROLL for (int n = 0; n < STAGES; ++n)
-        mbarrier_init(&full[n], BY_MAPS ? 1 : GROUP / 32), mbarrier_init(&free[n], WARPS);
+        mbarrier_init(&full[n], BY_MAPS ? 1 : GROUP / 32), mbarrier_init(&free[n], READERS);
 }
 
 template <typename T, typename shape, bool BY_MAPS>
-KERNEL(THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_params p,
-                                            GRID_CONSTANT const tma_tensors<3> maps, const tile_order order)
+KERNEL(shape::THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_params p,
+                                                   GRID_CONSTANT const tma_tensors<3> maps, const tile_order order)
 {
+    constexpr int WARPS = shape::WARPS;
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     auto &m = *reinterpret_cast<shared_memory<shape> *>(shared);
     if (thread_x() == 0) {
-        begin_ring<BY_MAPS>(m.q_full, m.q_free);
-        begin_ring<BY_MAPS>(m.k_full, m.k_free), begin_ring<BY_MAPS>(m.v_full, m.v_free);
+        begin_ring<BY_MAPS, WARPS>(m.q_full, m.q_free);
+        begin_ring<BY_MAPS, WARPS>(m.k_full, m.k_free), begin_ring<BY_MAPS, WARPS>(m.v_full, m.v_free);
         fence_mbarrier_init();
     }
     sync_threads(); /* the barriers are there */
-    if (thread_x() >= CONSUMERS) {
-        setmaxnreg_dec<REGISTERS_OF_PRODUCER>();
-        if (!BY_MAPS || thread_x() == CONSUMERS) load_tiles<BY_MAPS>(p, maps, order, m);
-        if (warp() > WARPS) write_empty_tiles(p, order, warp() - WARPS - 1);
+    if (thread_x() >= shape::CONSUMER_THREADS) {
+        setmaxnreg_dec<shape::REGISTERS_OF_PRODUCER>();
+        if (!BY_MAPS || thread_x() == shape::CONSUMER_THREADS) load_tiles<BY_MAPS>(p, maps, order, m);
+        if (warp() > WARPS) write_empty_tiles<shape::TILE_Q>(p, order, warp() - WARPS - 1);
     } else {
-        setmaxnreg_inc<REGISTERS_OF_CONSUMERS>();
+        setmaxnreg_inc<shape::REGISTERS_OF_CONSUMERS>();
         const uint32_t doubts = take_tiles<T, shape>(p, order, m);
         take_doubtful_tiles<T, shape>(p, order, doubts, m);
     }
@@ -884,14 +879,27 @@ KERNEL(THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_params p
 /* Keys and values of a section's heads have about this many bytes: they stay in the L2 cache while its rows pass. */
 constexpr int64_t SECTION_BYTES = 24 << 20;
 
+/* Returns how many heads a section has, at most `most`: where that leaves at least half of them an even number of even
+ * sections, so that those that go forward weigh what those do that go backward; else sections as even as they can be.
+ * Runs on the host. */
+static int64_t section_of(int64_t heads, int64_t most)
+{
+    if (most >= heads) return heads;
+    for (int64_t section = most; 2 * section >= most; --section)
+        if (heads % (2 * section) == 0) return section;
+    const int64_t least = (heads + most - 1) / most, even = least + least % 2;
+    return (heads + even - 1) / even;
+}
+
 /* Runs on the host. */
+template <int TILE_Q>
 tile_order order_of(const forward_params &p)
 {
     const int64_t tiles = (static_cast<int64_t>(p.seqlen_q) + TILE_Q - 1) / TILE_Q, heads = p.batch * p.num_heads_q;
     const int64_t head_bytes = 2 * static_cast<int64_t>(p.seqlen_k) * (p.head_dim + p.head_dim_v) / p.group + 1;
     const bool is_cut = p.window_left >= 0 || p.window_right >= 0;
     const int64_t fitting = is_cut ? SECTION_BYTES / head_bytes : 1;
-    const int64_t section = fitting < 1 ? 1 : fitting < heads ? fitting : heads;
+    const int64_t section = section_of(heads, fitting < 1 ? 1 : fitting);
     return {static_cast<uint32_t>(tiles * heads), static_cast<uint32_t>(tiles), static_cast<uint32_t>(heads),
             static_cast<uint32_t>(section), static_cast<uint32_t>((heads + section - 1) / section)};
 }
@@ -906,7 +914,7 @@ bool encode_tensors(tma_tensors<3> &maps, const forward_params &p)
     return p.cu_seqlens_q == nullptr && (p.q.by_eight & p.k.by_eight & p.v.by_eight) != 0 && p.head_dim % 8 == 0 &&
            p.head_dim_v % 8 == 0 &&
            encode_tensor<shape::rows::PANEL>(maps.of[0], p.q, {{p.head_dim, p.seqlen_q, p.num_heads_q, p.batch}},
-                                             TILE_Q) &&
+                                             shape::TILE_Q) &&
            encode_tensor<shape::keys::PANEL>(maps.of[1], p.k, {{p.head_dim, p.seqlen_k, heads_kv, p.batch}},
                                              shape::TILE_K) &&
            encode_tensor<shape::values::PANEL>(maps.of[2], p.v, {{p.head_dim_v, p.seqlen_k, heads_kv, p.batch}},
@@ -917,10 +925,10 @@ template <typename T, typename shape>
 int launch(const forward_params &p, void *stream)
 {
     tma_tensors<3> maps = {};
-    const tile_order order = order_of(p);
+    const tile_order order = order_of<shape::TILE_Q>(p);
     const unsigned sms = launch_num_sms(stream), ctas = sms < 1 ? 1 : sms;
-    const launch_shape grid = {{ctas < order.total ? ctas : order.total, 1, 1}, {THREADS, 1, 1}, {1, 1, 1},
-                               sizeof(shared_memory<shape>), THREADS, 1};
+    const launch_shape grid = {{ctas < order.total ? ctas : order.total, 1, 1}, {shape::THREADS, 1, 1}, {1, 1, 1},
+                               sizeof(shared_memory<shape>), shape::THREADS, 1};
     if (encode_tensors<shape>(maps, p))
         return LAUNCH((forward_sm90_kernel<T, shape, true>), grid, stream, p, maps, order);
     return LAUNCH((forward_sm90_kernel<T, shape, false>), grid, stream, p, maps, order);

@@ -158,13 +158,18 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (from->far_scores && at[2] == 0 && t == T_K) return from->negative ? -80 : 80;
     const bool is_late = from->late_key || from->late_rise;
     if (is_late && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
-    if (is_late && at[2] == 0 && t == T_K)
-        return at[0] % c->p.seqlen_k == (c->p.seqlen_k > 300 ? 300 : 100) ? (from->late_key ? 256 : 7.5) : 0;
+    const int64_t row = at[0] % c->p.seqlen_q, key = at[0] % c->p.seqlen_k;
+    const int64_t late = c->p.seqlen_k > 300 ? 300 : 100;
+    if (is_late && at[2] == 0 && t == T_K) return key != late ? 0 : from->late_key ? 256 : 7.5;
+    const bool is_rise = from->late_rises && key >= 300 && key < 308 && key % 2 == 0;
+    if (from->late_rises && t == T_Q) return at[2] != 0 ? 0 : row == 100 ? 64 : row == 200 ? 64.5f : 0;
+    if (from->late_rises && t == T_K && at[2] == 0) return is_rise ? 10.9375f : 0;
     if (from->few_keys && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)
         return NAN;
     const bool is_one = from->one_value && (t == T_V || t == T_DOUT);
     const double value = family_value(&c->data, roles[t], 0, is_one && t == T_V ? 0 : at[0], at[1], at[2]);
     if (is_one) return fabs(value);
+    if (is_rise && t == T_V) return ldexp(value, -6);
     return size_of(c, from, t) * (from->negative && tensor_kinds[t].is_k ? -fabs(value) : value);
 }
 

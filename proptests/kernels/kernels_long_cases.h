@@ -44,6 +44,11 @@ struct long_case {
      * all keys that a kernel may take for the others. */
     bool late_key, late_rise;
 
+    /* All scores are 0 but those of two rows and of the keys 300, 302, 304 and 306, one for each lane of a quad, with
+     * weights of 2^126.2 for row 100 and 2^127.2 for row 200: four of them are more than fp32 has, though none is, nor
+     * what a lane has of them. The values of these keys are small, so that o stays finite. */
+    bool late_rises;
+
     /* Biases are as model code makes masks: of rows that they hide whole, by -1e9 or the lowest number of fp32, and of
      * rows whose first keys they hide. Where there is a mask as well, the keys that it hides have 0.7, not NaN: a
      * maximum passes a NaN by. Other rows have an lse that says little of their weights, and one head has a sink as
