@@ -14,9 +14,6 @@
  *         that product, and when it has ended their rounding; after the last tile of keys q is free: ask for the first
  *         s of the next rows, then write o from registers
  *
- * Few rows that see many keys leave SMs without work: then a cluster of CTAs takes a tile, each CTA a part of its keys.
- * They leave sums and references in shared memory, and each joins some of the rows.
- *
  * Weights are 2^(c (q . k) - m), c = softmax_scale log2 e. m is a row's reference: the maximum of the first tile of
  * keys in which it sees some. It stays, so that o need not be rescaled and no later maximum be found: weights above 1
  * lose nothing in floating point. Where one is above MOST_WEIGHT, m moves up and o is rescaled: in fp16 at once, in
@@ -65,15 +62,6 @@ struct shape {
     using rows = panels<DIM, TILE_Q>;
     using keys = panels<DIM, TILE_K>;
     using values = panels<DIM_V, TILE_K>;
-    static constexpr bool CAN_CUT = false; /* the keys of a tile into parts */
-    using whole = shape;
-};
-
-/* Does the same where clusters share a tile's keys: kernels of their own, as others lose up to 5 % by that code. */
-template <typename whole_shape>
-struct cut : whole_shape {
-    static constexpr bool CAN_CUT = true;
-    using whole = whole_shape;
 };
 
 /* ---- tiles of query rows ----------------------------------------------------------------------------------------- */
@@ -84,8 +72,6 @@ struct cut : whole_shape {
  * alone, every other round goes backward for that. */
 struct tile_order {
     uint32_t total, tiles, heads, section, sections;
-    uint32_t parts; /* of a tile's keys: CTAs of a cluster */
-    struct divisor by_parts;
 };
 
 /* Describes a CTA's tile of query rows. */
@@ -109,13 +95,11 @@ struct shared_memory {
 };
 
 /* Finds the tile of a round. Returns whether there is one that is this launch's. */
-template <int TILE_Q, bool CAN_CUT>
+template <int TILE_Q>
 DEVICE bool find_tile(query_tile &t, const forward_params &p, const tile_order &order, uint32_t round)
 {
     const bool turns = order.sections == 1 && round % 2 != 0;
-    const uint32_t clusters = CAN_CUT ? quotient(grid_x(), order.by_parts) : grid_x();
-    const uint32_t cluster = CAN_CUT ? quotient(block_x(), order.by_parts) : block_x();
-    const uint32_t n = round * clusters + (turns ? clusters - 1 - cluster : cluster);
+    const uint32_t n = round * grid_x() + (turns ? grid_x() - 1 - block_x() : block_x());
     if (n >= order.total) return false;
     const uint32_t section = n / (order.section * order.tiles), first_head = section * order.section;
     const uint32_t rest = n - first_head * order.tiles, left = order.heads - first_head;
@@ -136,22 +120,7 @@ DEVICE bool find_tile(query_tile &t, const forward_params &p, const tile_order &
 
 DEVICE bool sees_keys(const query_tile &t) { return t.keys.first < t.keys.last; }
 
-/* Returns a part of the keys of a tile: whole tiles of keys, as many as the other parts have, or one more. */
-template <int TILE_K>
-DEVICE interval part_of(const interval &keys, unsigned part, const tile_order &order)
-{
-    const uint32_t first = static_cast<uint32_t>(keys.first) / TILE_K;
-    const uint32_t tiles = (static_cast<uint32_t>(keys.last) + TILE_K - 1) / TILE_K - first;
-    const int32_t from = static_cast<int32_t>(first + quotient(tiles * part, order.by_parts)) * TILE_K;
-    const int32_t to = static_cast<int32_t>(first + quotient(tiles * (part + 1), order.by_parts)) * TILE_K;
-    return {from > keys.first ? from : keys.first, to < keys.last ? to : keys.last};
-}
-
-template <bool CAN_CUT>
-DEVICE uint32_t rounds_of(const tile_order &order)
-{
-    return CAN_CUT && order.parts > 1 ? 1 : (order.total + grid_x() - 1) / grid_x();
-}
+DEVICE uint32_t rounds_of(const tile_order &order) { return (order.total + grid_x() - 1) / grid_x(); }
 
 DEVICE float sink_of(const forward_params &p, const query_tile &t)
 {
@@ -244,15 +213,9 @@ DEVICE void load_v(producer<shape> &at, const forward_params &p, const tma_tenso
 template <bool BY_MAPS, typename shape>
 DEVICE void find_next_tile(query_tile &out, const forward_params &p, const tile_order &order, uint32_t round)
 {
-    constexpr bool CAN_CUT = shape::CAN_CUT;
-    const uint32_t rounds = rounds_of<CAN_CUT>(order);
+    const uint32_t rounds = rounds_of(order);
     query_tile t = {};
-    const auto is_found = [&]() {
-        if (!find_tile<shape::TILE_Q, CAN_CUT>(t, p, order, round)) return false;
-        if (CAN_CUT && order.parts > 1) t.keys = part_of<shape::TILE_K>(t.keys, cluster_rank(), order);
-        return sees_keys(t);
-    };
-    while (round < rounds && !is_found()) ++round;
+    while (round < rounds && !(find_tile<shape::TILE_Q>(t, p, order, round) && sees_keys(t))) ++round;
     t.round = round;
     if (BY_MAPS || thread_x() == shape::CONSUMER_THREADS) out = t;
     if (!BY_MAPS) named_barrier_sync(OWN_TILE, GROUP);
@@ -267,7 +230,7 @@ DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, cons
                        shared_memory<shape> &m)
 {
     constexpr int TILE_K = shape::TILE_K;
-    const uint32_t rounds = rounds_of<shape::CAN_CUT>(order);
+    const uint32_t rounds = rounds_of(order);
     producer<shape> at;
     find_next_tile<BY_MAPS, shape>(m.tiles[0], p, order, 0);
     while (true) {
@@ -292,13 +255,12 @@ DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, cons
 }
 
 /* Writes (0, -inf or the sink) to the rows of the CTA's tiles that see no key. WRITERS warps share the rounds. */
-template <typename shape>
+template <int TILE_Q>
 DEVICE void write_empty_tiles(const forward_params &p, const tile_order &order, unsigned writer)
 {
     query_tile t;
-    constexpr int TILE_Q = shape::TILE_Q;
-    ROLLED for (uint32_t round = writer; round < rounds_of<shape::CAN_CUT>(order); round += WRITERS) {
-        if (!find_tile<TILE_Q, shape::CAN_CUT>(t, p, order, round) || sees_keys(t)) continue;
+    ROLLED for (uint32_t round = writer; round < rounds_of(order); round += WRITERS) {
+        if (!find_tile<TILE_Q>(t, p, order, round) || sees_keys(t)) continue;
         const float sink = sink_of(p, t);
         ROLLED for (int32_t row = t.first; row < t.first + TILE_Q && row < t.s.seqlen_q; ++row) {
             const row_pointer o = row_of(p.o, t.b, t.s.first_q + row, t.head, p.head_dim_v);
@@ -586,14 +548,6 @@ DEVICE void pass_keys(consumer<shape> &c, shared_memory<shape> &m)
     mbarrier_wait(&m.v_full[c.v.stage], c.v.parity); /* goes back as if a product had read it */
 }
 
-/* Makes the rows those that have seen no key. */
-template <typename shape>
-DEVICE void begin_rows(consumer<shape> &c)
-{
-    c.rows = {{-infinity_f32(), -infinity_f32()}, {0, 0}};
-    UNROLL for (int n = 0; n < shape::DIM_V / 2; ++n) c.o[n] = 0;
-}
-
 /* Computes o of the consumer's 64 rows of a tile, whose first scores are there, up to the last product, which it asks
  * for. Then q is free. */
 template <typename T, typename shape>
@@ -602,11 +556,11 @@ DEVICE void take_rows(consumer<shape> &c, const forward_params &p, const query_t
     constexpr int TILE_K = shape::TILE_K;
     const int32_t first = static_cast<int32_t>(warp() / 4) * ROWS, last = t.rows < first + ROWS ? t.rows : first + ROWS;
     const tile_keys seen = keys_of_rows(p, t.s, t.first + first, t.first + last);
-    const bool ends_before = shape::CAN_CUT && t.keys.last < seen.some.last;
-    const int32_t last_key = ends_before ? t.keys.last : seen.some.last;
+    const int32_t last_key = seen.some.last;
     int32_t key = t.keys.first / TILE_K * TILE_K;
     float sums[2];
-    begin_rows(c);
+    c.rows = {{-infinity_f32(), -infinity_f32()}, {0, 0}};
+    UNROLL for (int n = 0; n < shape::DIM_V / 2; ++n) c.o[n] = 0;
     if (contains(seen.all, key, TILE_K)) take_scores<shape, OPENING>(c, p, t, key, sums);
     else take_scores<shape, CUT>(c, p, t, key, sums);
     keep_weights<T>(c, sums);
@@ -640,34 +594,25 @@ struct rows_end {
     bool is_empty[2], is_doubtful;
 };
 
-/* Writes lse of a row of a tile: -inf or the sink where it sees no key. */
-DEVICE void write_lse(const forward_params &p, const query_tile &t, int32_t row, bool is_empty, float lse, float sink)
-{
-    const float empty_lse = row < t.s.used_q ? sink : -infinity_f32();
-    if (p.lse.data != nullptr && row < t.s.seqlen_q)
-        store_feature(row_of(p.lse, t.b, t.s.first_q + row, t.head, 1), 0, is_empty ? empty_lse : lse);
-}
-
-/* Finds the factors of o and, unless this is a part, writes lse, beside the last product. A sum that is no number, or
- * so large that a weight may have been too large, is doubtful. */
-template <typename T, bool CAN_CUT>
-DEVICE void end_rows(rows_end &out, softmax_rows &rows, const forward_params &p, const query_tile &t, bool is_part)
+/* Finds the factors of o and writes lse, beside the last product; (0, -inf or the sink) where no key is seen. A sum
+ * that is no number, or so large that a weight may have been too large, is doubtful. */
+template <typename T>
+DEVICE void end_rows(rows_end &out, const softmax_rows &rows, const forward_params &p, const query_tile &t)
 {
     const float sink = sink_of(p, t);
     out.is_doubtful = false;
     UNROLL for (int half = 0; half < 2; ++half) {
         const int32_t row = t.first + static_cast<int32_t>(warp() * 16 + lane() / 4) + 8 * half;
         const interval seen = keys_of_row(p, t.s, row);
-        const bool is_elsewhere = CAN_CUT && (seen.first >= t.keys.last || seen.last <= t.keys.first);
-        const bool is_empty = seen.first >= seen.last || is_elsewhere;
+        const bool is_empty = seen.first >= seen.last;
         const float most = IS_F16<T> ? infinity_f32() : MOST_WEIGHT<T>;
-        const float sum = sum_of_quad(rows.sum[half]);
-        const row_results found = end_row(rows.reference[half], sum, sink);
+        const row_results found = end_row(rows.reference[half], sum_of_quad(rows.sum[half]), sink);
         out.is_doubtful |= !is_empty && !(rows.sum[half] < most);
         out.is_empty[half] = is_empty;
         out.factor[half] = is_empty ? 0 : found.factor;
-        if (CAN_CUT) rows.sum[half] = sum;
-        if (!is_part && lane() % 4 == 0) write_lse(p, t, row, is_empty, found.lse, sink);
+        const float empty_lse = row < t.s.used_q ? sink : -infinity_f32();
+        if (p.lse.data != nullptr && row < t.s.seqlen_q && lane() % 4 == 0)
+            store_feature(row_of(p.lse, t.b, t.s.first_q + row, t.head, 1), 0, is_empty ? empty_lse : found.lse);
     }
 }
 
@@ -734,85 +679,6 @@ DEVICE void write_o(const forward_params &p, const consumer<shape> &c, const flo
     else write_o_16<bf16, shape::DIM_V>(p, c.o, factor, t, first, rows);
 }
 
-/* ---- parts of keys ----------------------------------------------------------------------------------------------- */
-
-/* Holds what a CTA has of its part of the keys, where tiles were: o before normalisation, and its rows' sums. */
-template <typename shape>
-struct part_results {
-    float o[shape::TILE_Q][shape::DIM_V + 8]; /* so that rows begin in other banks */
-    float reference[shape::TILE_Q], sum[shape::TILE_Q];
-};
-
-/* Says how two parts of a row are joined: each times its factor, relative to the larger reference. */
-struct joined_parts {
-    float reference, by[2];
-};
-
-DEVICE joined_parts join(float reference, float other)
-{
-    const float largest = max_f32(reference, other); /* of equals each counts as it is: -inf - -inf is no number */
-    const float by = reference == largest ? 1 : exp2_f32(reference - largest);
-    return {largest, {by, other == largest ? 1 : exp2_f32(other - largest)}};
-}
-
-/* Leaves a consumer's rows in shared memory. All consumers call it. */
-template <typename shape>
-DEVICE void keep_part(shared_memory<shape> &m, const consumer<shape> &c, uint32_t doubts)
-{
-    static_assert(sizeof(part_results<shape>) <= offsetof(shared_memory<shape>, q_full), "parts lie where tiles did");
-    auto &part = reinterpret_cast<part_results<shape> &>(m);
-    named_barrier_sync(ALL_CONSUMERS, shape::CONSUMER_THREADS); /* the last tiles have been read */
-    UNROLL for (int half = 0; half < 2; ++half) {
-        const unsigned row = warp() * 16 + lane() / 4 + 8 * half, x = lane() % 4 * 2;
-        UNROLL for (int n = 0; n < shape::DIM_V / 8; ++n)
-            UNROLL for (int e = 0; e < 2; ++e) part.o[row][8 * n + x + e] = c.o[4 * n + 2 * half + e];
-        if (lane() % 4 == 0) part.reference[row] = c.rows.reference[half], part.sum[row] = c.rows.sum[half];
-    }
-    if (lane() == 0) m.doubts[warp()] = doubts;
-}
-
-/* Joins the parts of the cluster's tile and writes its rows, of which each CTA takes some, a warp one after the other.
- * Returns whether a part is in doubt; then nothing is written. */
-template <typename shape>
-DEVICE uint32_t join_parts(const forward_params &p, const tile_order &order, shared_memory<shape> &m)
-{
-    constexpr unsigned WARPS = shape::WARPS;
-    auto &own = reinterpret_cast<part_results<shape> &>(m);
-    uint32_t doubts = 0;
-    ROLLED for (unsigned part = 0; part < order.parts; ++part)
-        UNROLL for (unsigned w = 0; w < WARPS; ++w) doubts |= cluster_map(&m, part)->doubts[w];
-    query_tile t;
-    if (doubts != 0 || !find_tile<shape::TILE_Q, true>(t, p, order, 0)) return doubts;
-    ROLLED for (unsigned n = cluster_rank() * WARPS + warp(); n < shape::TILE_Q; n += order.parts * WARPS) {
-        float o[shape::DIM_V / 32], reference = own.reference[n], sum = own.sum[n];
-        ROLLED for (unsigned part = 0; part < order.parts; ++part) {
-            const part_results<shape> &from = *cluster_map(&own, part);
-            const joined_parts joined = join(reference, from.reference[n]);
-            const bool is_first = part == 0;
-            UNROLL for (unsigned i = 0; i < shape::DIM_V / 32; ++i) {
-                const float of_part = from.o[n][32 * i + lane()];
-                o[i] = is_first ? of_part : fma_rn(o[i], joined.by[0], of_part * joined.by[1]);
-            }
-            sum = is_first ? from.sum[n] : fma_rn(sum, joined.by[0], from.sum[n] * joined.by[1]);
-            reference = is_first ? from.reference[n] : joined.reference;
-        }
-        const int32_t row = t.first + static_cast<int32_t>(n);
-        const interval seen = keys_of_row(p, t.s, row);
-        const bool is_empty = seen.first >= seen.last;
-        const row_results found = end_row(reference, sum, sink_of(p, t));
-        if (lane() == 0) write_lse(p, t, row, is_empty, found.lse, sink_of(p, t));
-        const row_pointer to =
-            row_of(p.o, t.b, t.s.first_q + row, t.head, row < t.s.seqlen_q ? p.head_dim_v : 0);
-        UNROLL for (int i = 0; i < shape::DIM_V / 32; ++i) {
-            const int x = 32 * i + static_cast<int>(lane());
-            if (x < to.length) store_feature(to, x, is_empty ? 0 : o[i] * found.factor);
-        }
-    }
-    return doubts;
-}
-
-/* ---- a consumer's tiles ------------------------------------------------------------------------------------------ */
-
 /* Waits for the next tile of query rows. Returns whether there is one. */
 template <typename shape>
 DEVICE bool await_tile(const consumer<shape> &c, uint32_t rounds, const shared_memory<shape> &m)
@@ -821,23 +687,15 @@ DEVICE bool await_tile(const consumer<shape> &c, uint32_t rounds, const shared_m
     return m.tiles[c.tile.stage].round < rounds;
 }
 
-/* Computes the consumer's rows of all tiles of the CTA, or its part of one. Returns which rounds are in doubt, bit
- * round % 32. */
+/* Computes the consumer's rows of all tiles of the CTA. Returns which rounds are in doubt, bit round % 32. */
 template <typename T, typename shape>
 DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, shared_memory<shape> &m)
 {
-    const uint32_t rounds = rounds_of<shape::CAN_CUT>(order);
-    const bool is_part = shape::CAN_CUT && order.parts > 1;
+    const uint32_t rounds = rounds_of(order);
     consumer<shape> c;
     uint32_t doubts = 0;
     bool is_there = await_tile(c, rounds, m);
-    if (!is_there) {
-        if (is_part) {
-            begin_rows(c);
-            keep_part(m, c, 0);
-        }
-        return 0;
-    }
+    if (!is_there) return 0;
     if (warp() / 4 == shape::CONSUMERS - 1) give_turn<shape::CONSUMERS>(); /* the first turn is the first consumer's */
     ask_first_scores<T>(c, m, true);
     ROLLED while (is_there) {
@@ -847,17 +705,14 @@ DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, sha
         step(c.k);
         take_rows<T>(c, p, t, m);
         rows_end end;
-        end_rows<T, shape::CAN_CUT>(end, c.rows, p, t, is_part);
+        end_rows<T>(end, c.rows, p, t);
         step(c.tile), step(c.q);
         is_there = await_tile(c, rounds, m);
         ask_first_scores<T>(c, m, is_there);
         end_product<1>(c, m);
         look_at_o<shape::DIM_V>(c.o, end);
         if (ballot(FULL_WARP, end.is_doubtful) != 0) doubts |= 1u << t.round % 32;
-        if (is_part) {
-            wait_for<0>(c.s); /* which reads tiles */
-            keep_part(m, c, doubts);
-        } else write_o(p, c, end.factor, t);
+        write_o(p, c, end.factor, t);
     }
     wait_for<0>(c.s);
     if (warp() / 4 == 0) take_turn(); /* the last one that was given */
@@ -915,27 +770,13 @@ DEVICE void end_exactly(accumulators<DIM> &kept, const forward_params &p, const 
     UNROLL for (int half = 0; half < 2; ++half) {
         const interval seen = keys_of_row(p, t.s, lane_row + 8 * half);
         const bool is_empty = seen.first >= seen.last, is_number = kept.max[half] - kept.max[half] == 0;
-        const row_results found = end_row(is_number ? kept.max[half] : 0, kept.sum[half], sink_of(p, t));
+        const row_results found = end_row(is_number ? kept.max[half] : 0, sum_of_quad(kept.sum[half]), sink_of(p, t));
         clear_empty(kept, half, is_empty);
         factor[half] = is_empty ? 0 : found.factor;
         if (p.lse.data != nullptr && !is_empty && lane() % 4 == 0)
             store_feature(row_of(p.lse, t.b, t.s.first_q + lane_row + 8 * half, t.head, 1), 0, found.lse);
     }
     write_features(p, kept, factor, t.b, t.s.first_q + lane_row, t.s.seqlen_q - lane_row, t.head);
-}
-
-/* Joins what is kept of a part of the keys with what is kept of those before, as join_parts does. */
-template <int DIM>
-DEVICE void join_exactly(accumulators<DIM> &kept, const accumulators<DIM> &part)
-{
-    ROLLED for (int half = 0; half < 2; ++half) {
-        const joined_parts joined = join(kept.max[half], part.max[half]);
-        kept.max[half] = joined.reference;
-        kept.sum[half] = fma_rn(kept.sum[half], joined.by[0], part.sum[half] * joined.by[1]);
-        ROLLED for (int n = 0; n < DIM / 8; ++n)
-            UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
-                kept.o[n][e] = fma_rn(kept.o[n][e], joined.by[0], part.o[n][e] * joined.by[1]);
-    }
 }
 
 /* Tiles as mma.sync reads them have rows as long as a power of two. */
@@ -948,7 +789,7 @@ struct exact_memory {
     uint16_t q[shape::TILE_Q * DIM], k[shape::TILE_K * DIM], v[shape::TILE_K * DIM_V];
 };
 
-/* Computes a whole tile one score at a time, by all consumers of a CTA. */
+/* Computes a whole tile one score at a time, by all consumers. */
 template <typename T, typename shape>
 DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order, uint32_t round,
                                 exact_memory<shape> &m)
@@ -957,37 +798,30 @@ DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order
     constexpr int TILE_Q = shape::TILE_Q, CONSUMER_THREADS = shape::CONSUMER_THREADS;
     constexpr int COPIERS = 256; /* what loads tiles has powers of two */
     query_tile t;
-    if (!find_tile<TILE_Q, true>(t, p, order, round) || !sees_keys(t)) return;
+    if (!find_tile<TILE_Q>(t, p, order, round) || !sees_keys(t)) return;
     score_rule rule = find_score_rule(p, t.b, t.head);
     const float c = rule.scale, none[2] = {0, 0};
     rule.scale = 1;
     const int32_t warp_row = static_cast<int32_t>(warp()) * 16, row = t.first + warp_row;
-    accumulators<DIM_V> kept;
+    accumulators<DIM_V> kept = {};
+    kept.max[0] = kept.max[1] = -infinity_f32();
     if (thread_x() < COPIERS)
         load_tile<TILE_Q, DIM, COPIERS>(m.q, p.q, t.b, t.s.first_q + t.first, t.rows, t.head, p.head_dim);
-    ROLLED for (unsigned n = 0; n < order.parts; ++n) {
-        const interval keys = order.parts > 1 ? part_of<TILE_K>(t.keys, n, order) : t.keys;
-        accumulators<DIM_V> part = {};
-        part.max[0] = part.max[1] = -infinity_f32();
-        ROLLED for (int32_t key = keys.first / TILE_K * TILE_K; key < keys.last; key += TILE_K) {
-            const int left = keys.last - key;
-            if (thread_x() < COPIERS) {
-                load_tile<TILE_K, DIM, COPIERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
-                load_tile<TILE_K, DIM_V, COPIERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
-                cp_async_wait_all();
-            }
-            named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* the tiles are complete */
-            exact_scores<TILE_K> scores;
-            multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
-            find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4,
-                        key + static_cast<int>(lane()) % 4 * 2, none);
-            weigh_exactly<T>(part, scores, c);
-            multiply_values_exactly<T, 1>(part, scores, m.v);
-            named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* k and v are free */
+    ROLLED for (int32_t key = t.keys.first / TILE_K * TILE_K; key < t.keys.last; key += TILE_K) {
+        const int left = t.keys.last - key;
+        if (thread_x() < COPIERS) {
+            load_tile<TILE_K, DIM, COPIERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
+            load_tile<TILE_K, DIM_V, COPIERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
+            cp_async_wait_all();
         }
-        UNROLL for (int half = 0; half < 2; ++half) part.sum[half] = sum_of_quad(part.sum[half]);
-        if (n == 0) kept = part;
-        else join_exactly(kept, part);
+        named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* the tiles are complete */
+        exact_scores<TILE_K> scores;
+        multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
+        find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4, key + static_cast<int>(lane()) % 4 * 2,
+                    none);
+        weigh_exactly<T>(kept, scores, c);
+        multiply_values_exactly<T, 1>(kept, scores, m.v);
+        named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* k and v are free */
     }
     end_exactly(kept, p, t, row);
     named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* q is free */
@@ -1003,11 +837,10 @@ DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order
     uint32_t of_all = 0;
     UNROLL for (const uint32_t of_warp : m.doubts) of_all |= of_warp;
     if (of_all == 0) return;
-    using whole = typename shape::whole; /* both kinds of kernels call the same code */
-    static_assert(sizeof(exact_memory<whole>) <= offsetof(shared_memory<shape>, q_full), "tiles lie where tiles did");
-    auto &tiles = reinterpret_cast<exact_memory<whole> &>(m);
-    ROLLED for (uint32_t round = 0; round < rounds_of<shape::CAN_CUT>(order); ++round)
-        if ((of_all >> round % 32 & 1) != 0) take_exactly<T, whole>(p, order, round, tiles);
+    static_assert(sizeof(exact_memory<shape>) <= offsetof(shared_memory<shape>, q_full), "tiles lie where tiles did");
+    auto &tiles = reinterpret_cast<exact_memory<shape> &>(m);
+    ROLLED for (uint32_t round = 0; round < rounds_of(order); ++round)
+        if ((of_all >> round % 32 & 1) != 0) take_exactly<T, shape>(p, order, round, tiles);
 }
 
 /* A place is full when its bytes have come, or all producer warps have said so, and free when all consumer warps
@@ -1024,7 +857,6 @@ KERNEL(shape::THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_p
                                                    GRID_CONSTANT const tma_tensors<3> maps, const tile_order order)
 {
     constexpr int WARPS = shape::WARPS;
-    const bool is_part = shape::CAN_CUT && order.parts > 1;
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     auto &m = *reinterpret_cast<shared_memory<shape> *>(shared);
     if (thread_x() == 0) {
@@ -1036,46 +868,16 @@ KERNEL(shape::THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_p
     if (thread_x() >= shape::CONSUMER_THREADS) {
         setmaxnreg_dec<shape::REGISTERS_OF_PRODUCER>();
         if (!BY_MAPS || thread_x() == shape::CONSUMER_THREADS) load_tiles<BY_MAPS>(p, maps, order, m);
-        if (is_part) {
-            sync_warp(FULL_WARP);
-            cluster_sync(), cluster_sync();
-        } else if (warp() > WARPS) write_empty_tiles<shape>(p, order, warp() - WARPS - 1);
+        if (warp() > WARPS) write_empty_tiles<shape::TILE_Q>(p, order, warp() - WARPS - 1);
     } else {
         setmaxnreg_inc<shape::REGISTERS_OF_CONSUMERS>();
-        uint32_t doubts = take_tiles<T, shape>(p, order, m);
-        if (is_part) {
-            cluster_sync(); /* all parts are there */
-            doubts = join_parts(p, order, m);
-            cluster_sync(); /* they have been read */
-            if (cluster_rank() != 0) return; /* the first CTA takes a tile again */
-        }
+        const uint32_t doubts = take_tiles<T, shape>(p, order, m);
         take_doubtful_tiles<T, shape>(p, order, doubts, m);
     }
 }
 
 /* Keys and values of a section's heads have about this many bytes: they stay in the L2 cache while its rows pass. */
 constexpr int64_t SECTION_BYTES = 24 << 20;
-
-/* What a row is depends on no batch, and not on the GPU: so these are the SMs of an H100 SXM or H200, of which clusters
- * of three and four CTAs leave some alone. Keys are cut where that makes the rounds of one sequence shorter by a tenth,
- * into parts that take longer than their join. */
-constexpr int64_t NOMINAL_SMS = 132, SMS_OF_CLUSTERS = 120, MOST_PARTS = 4, LEAST_OF_PART = 1 << 14;
-
-/* Returns into how many parts the keys of a tile are cut, of which one sequence has `tiles`. Runs on the host. */
-static int64_t parts_of(const forward_params &p, int64_t tiles, int64_t tile_q)
-{
-    const bool is_window = p.window_left >= 0 && p.window_right >= 0;
-    const int64_t seen = is_window ? p.window_left + p.window_right + tile_q : p.seqlen_k;
-    const int64_t keys = seen < p.seqlen_k ? seen : p.seqlen_k;
-    const auto rounds = [&](int64_t parts) {
-        const int64_t sms = parts > 2 ? SMS_OF_CLUSTERS : NOMINAL_SMS;
-        return (tiles * parts + sms - 1) / sms;
-    };
-    int64_t best = 1;
-    for (int64_t parts = 2; parts <= MOST_PARTS && keys / parts >= LEAST_OF_PART; ++parts)
-        if (10 * rounds(parts) * best <= 9 * rounds(best) * parts) best = parts;
-    return p.cu_seqlens_q == nullptr ? best : 1;
-}
 
 /* Returns how many heads a section has, at most `most`: where that leaves at least half of them an even number of even
  * sections, so that those that go forward weigh what those do that go backward; else sections as even as they can be.
@@ -1098,10 +900,8 @@ tile_order order_of(const forward_params &p)
     const bool is_cut = p.window_left >= 0 || p.window_right >= 0;
     const int64_t fitting = is_cut ? SECTION_BYTES / head_bytes : 1;
     const int64_t section = section_of(heads, fitting < 1 ? 1 : fitting);
-    const int64_t parts = parts_of(p, tiles * p.num_heads_q, TILE_Q);
     return {static_cast<uint32_t>(tiles * heads), static_cast<uint32_t>(tiles), static_cast<uint32_t>(heads),
-            static_cast<uint32_t>(section), static_cast<uint32_t>((heads + section - 1) / section),
-            static_cast<uint32_t>(parts), divisor_of(parts)};
+            static_cast<uint32_t>(section), static_cast<uint32_t>((heads + section - 1) / section)};
 }
 
 /* Encodes q, k and v. Returns false where no map can say how one of them lies: rows are whole pieces of 16 bytes, no
@@ -1127,13 +927,11 @@ int launch(const forward_params &p, void *stream)
     tma_tensors<3> maps = {};
     const tile_order order = order_of<shape::TILE_Q>(p);
     const unsigned sms = launch_num_sms(stream), ctas = sms < 1 ? 1 : sms;
-    const unsigned clusters = order.parts > 1 || order.total < ctas ? order.total : ctas;
-    const launch_shape grid = {{clusters * order.parts, 1, 1}, {shape::THREADS, 1, 1}, {order.parts, 1, 1},
+    const launch_shape grid = {{ctas < order.total ? ctas : order.total, 1, 1}, {shape::THREADS, 1, 1}, {1, 1, 1},
                                sizeof(shared_memory<shape>), shape::THREADS, 1};
-    if (!encode_tensors<shape>(maps, p))
-        return LAUNCH((forward_sm90_kernel<T, cut<shape>, false>), grid, stream, p, maps, order);
-    if (order.parts > 1) return LAUNCH((forward_sm90_kernel<T, cut<shape>, true>), grid, stream, p, maps, order);
-    return LAUNCH((forward_sm90_kernel<T, shape, true>), grid, stream, p, maps, order);
+    if (encode_tensors<shape>(maps, p))
+        return LAUNCH((forward_sm90_kernel<T, shape, true>), grid, stream, p, maps, order);
+    return LAUNCH((forward_sm90_kernel<T, shape, false>), grid, stream, p, maps, order);
 }
 
 template <typename T>

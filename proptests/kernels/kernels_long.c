@@ -159,7 +159,7 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     const bool is_late = from->late_key || from->late_rise;
     if (is_late && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
     const int64_t row = at[0] % c->p.seqlen_q, key = at[0] % c->p.seqlen_k;
-    const int64_t late = c->p.seqlen_k > 1000 ? c->p.seqlen_k - 50 : c->p.seqlen_k > 300 ? 300 : 100;
+    const int64_t late = c->p.seqlen_k > 300 ? 300 : 100;
     if (is_late && at[2] == 0 && t == T_K) return key != late ? 0 : from->late_key ? 256 : 7.5;
     const bool is_rise = from->late_rises && key >= 300 && key < 308 && key % 2 == 0;
     if (from->late_rises && t == T_Q) return at[2] != 0 ? 0 : row == 100 ? 64 : row == 200 ? 64.5f : 0;
