@@ -25,13 +25,14 @@ DEVICE sum_places find_sum_places(const backward_params &p)
     return {sinks, sinks + (p.forward.batch * p.forward.num_heads_q + 3) / 4 * 4};
 }
 
-/* Stores two neighbouring elements of dbias, those of key `key` and of the next, as far as there are any. */
+/* Stores two neighbouring elements of dbias, those of key `key` and of the next, as far as there are any. Hidden pairs
+ * are zeros of either sign in fragments, of one in problems that are taken pair by pair: here all are +0. */
 DEVICE void store_two(const score_tensor &t, char *row, int32_t key, int32_t keys, float a, float b)
 {
     const int bytes = t.dtype == ATTEST_FP32 ? 4 : 2;
     char *const data = row + key * t.seqlen_k * bytes;
-    if (key < keys) store_feature({data, t.dtype, 0, 1}, 0, a);
-    if (key + 1 < keys) store_feature({data + t.seqlen_k * bytes, t.dtype, 0, 1}, 0, b);
+    if (key < keys) store_feature({data, t.dtype, 0, 1}, 0, a + 0.0f);
+    if (key + 1 < keys) store_feature({data + t.seqlen_k * bytes, t.dtype, 0, 1}, 0, b + 0.0f);
 }
 
 /* Writes dx of a lane's rows, `row` and row + 8, and keys, of which the first is `key`, as dbias. */
