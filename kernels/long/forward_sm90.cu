@@ -414,8 +414,11 @@ DEVICE void rescale(consumer<shape> &c, float (&sums)[2])
         const float now = largest > MOST_WEIGHT<f16> ? moved_reference(before, largest) : before;
         const float by = largest > MOST_WEIGHT<f16> ? exp2_f32(before - now) : 1;
         c.rows.reference[half] = now;
-        c.rows.sum[half] *= by, sums[half] *= by;
-        UNROLL for (int n = 2 * half; n < shape::TILE_K / 2; n += 4) c.s[n] *= by, c.s[n + 1] *= by;
+        c.rows.sum[half] *= by;
+        float sum[2] = {0, 0}; /* anew: at the scale before, they may be more than fp32 has */
+        UNROLL for (int n = 2 * half; n < shape::TILE_K / 2; n += 4)
+            UNROLL for (int e = 0; e < 2; ++e) c.s[n + e] *= by, sum[e] += c.s[n + e];
+        sums[half] = sum[0] + sum[1];
         UNROLL for (int n = 2 * half; n < shape::DIM_V / 2; n += 4) c.o[n] *= by, c.o[n + 1] *= by;
     }
 }
@@ -535,7 +538,8 @@ DEVICE void take_keys(consumer<shape> &c, const forward_params &p, const query_t
     keep_weights<T>(c, sums);
 }
 
-/* Passes a tile of keys that the consumer's rows do not see: it takes its turn, and gives k and v back. */
+/* Passes a tile of keys that the consumer's rows do not see: it takes its turn, and gives back k, and v of the tile
+ * before. */
 template <typename shape>
 DEVICE void pass_keys(consumer<shape> &c, shared_memory<shape> &m)
 {
@@ -549,7 +553,7 @@ DEVICE void pass_keys(consumer<shape> &c, shared_memory<shape> &m)
 }
 
 /* Computes o of the consumer's 64 rows of a tile, whose first scores are there, up to the last product, which it asks
- * for. Then q is free. */
+ * for, and passes the keys behind theirs. Before that product q goes back. */
 template <typename T, typename shape>
 DEVICE void take_rows(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m)
 {
@@ -647,8 +651,9 @@ DEVICE void write_o_16(const forward_params &p, const float (&o)[DIM / 2], const
             }
             transpose_in_quad(pairs);
             const int x = n * 8 + static_cast<int>(lane()) % 4 * 8;
-            if (p.o.by_eight && x + 8 <= to.length) store_global_16(to.data + 2 * x, same_16<sixteen_bytes>(pairs));
-            else store_eight(to, static_cast<unsigned>(x), reinterpret_cast<const uint16_t *>(pairs));
+            const sixteen_bytes eight = same_16<sixteen_bytes>(pairs);
+            if (p.o.by_eight && x + 8 <= to.length) store_global_16(to.data + 2 * x, eight);
+            else store_eight(to, static_cast<unsigned>(x), reinterpret_cast<const uint16_t *>(&eight));
         }
     }
 }
@@ -751,11 +756,11 @@ DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, f
                 if (is_infinite && at < infinity_f32()) at = -infinity_f32();
                 const float weight = exp2_f32(fma_rn(at, is_infinite ? 1 : c, -m));
                 at = (scores.seen[half] >> (2 * n + e) & 1) != 0 ? weight : -0.0f;
-                sum[e] += at;
                 at *= after;
+                sum[e] += at; /* which may be more than fp32 has at the scale before */
             }
         kept.max[half] = next;
-        kept.sum[half] = kept.sum[half] * by + (sum[0] + sum[1]) * after;
+        kept.sum[half] = kept.sum[half] * by + (sum[0] + sum[1]);
         ROLLED for (int n = 0; n < DIM / 8; ++n)
             UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) kept.o[n][e] *= by;
     }
@@ -879,13 +884,14 @@ KERNEL(shape::THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_p
 /* Keys and values of a section's heads have about this many bytes: they stay in the L2 cache while its rows pass. */
 constexpr int64_t SECTION_BYTES = 24 << 20;
 
-/* Returns how many heads a section has, at most `most`: where that leaves at least half of them an even number of even
- * sections, so that those that go forward weigh what those do that go backward; else sections as even as they can be.
- * Runs on the host. */
+/* Returns how many heads a section has, at most `most`: where not many less divide the heads into an even number of
+ * sections, those, so that sections that go forward weigh what those do that go backward; else sections are as even as
+ * they can be. Runs on the host. */
 static int64_t section_of(int64_t heads, int64_t most)
 {
     if (most >= heads) return heads;
-    for (int64_t section = most; 2 * section >= most; --section)
+    const int64_t least_heads = most / 2 > most - 64 ? (most + 1) / 2 : most - 64;
+    for (int64_t section = most; section >= least_heads; --section)
         if (heads % (2 * section) == 0) return section;
     const int64_t least = (heads + most - 1) / most, even = least + least % 2;
     return (heads + even - 1) / even;
@@ -895,7 +901,9 @@ static int64_t section_of(int64_t heads, int64_t most)
 template <int TILE_Q>
 tile_order order_of(const forward_params &p)
 {
-    const int64_t tiles = (static_cast<int64_t>(p.seqlen_q) + TILE_Q - 1) / TILE_Q, heads = p.batch * p.num_heads_q;
+    const bool is_ragged = p.cu_seqlens_q != nullptr; /* then seqlen_q may be any bound */
+    const int64_t rows = is_ragged && p.rows_q < p.seqlen_q ? p.rows_q : p.seqlen_q;
+    const int64_t tiles = (rows + TILE_Q - 1) / TILE_Q, heads = p.batch * p.num_heads_q;
     const int64_t head_bytes = 2 * static_cast<int64_t>(p.seqlen_k) * (p.head_dim + p.head_dim_v) / p.group + 1;
     const bool is_cut = p.window_left >= 0 || p.window_right >= 0;
     const int64_t fitting = is_cut ? SECTION_BYTES / head_bytes : 1;

@@ -161,9 +161,10 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     const int64_t row = at[0] % c->p.seqlen_q, key = at[0] % c->p.seqlen_k;
     const int64_t late = c->p.seqlen_k > 300 ? 300 : 100;
     if (is_late && at[2] == 0 && t == T_K) return key != late ? 0 : from->late_key ? 256 : 7.5;
-    const bool is_rise = from->late_rises && key >= 300 && key < 308 && key % 2 == 0;
-    if (from->late_rises && t == T_Q) return at[2] != 0 ? 0 : row == 100 ? 64 : row == 200 ? 64.5f : 0;
-    if (from->late_rises && t == T_K && at[2] == 0) return is_rise ? 10.9375f : 0;
+    const bool is_rise = from->late_rises && key >= 300 && key < 308 && (key % 2 == 0 || key == 301);
+    if (from->late_rises && t == T_Q)
+        return at[2] > 1 ? 0 : row == 200 ? 64.5f : row == 100 && at[2] == 0 ? 64 : 0;
+    if (from->late_rises && t == T_K && at[2] < 2) return is_rise && (key == 301) == (at[2] == 1) ? 10.9375f : 0;
     if (from->few_keys && tensor_kinds[t].is_k && at[0] % c->p.seqlen_k >= c->p.seqlen_k - 7)
         return NAN;
     const bool is_one = from->one_value && (t == T_V || t == T_DOUT);

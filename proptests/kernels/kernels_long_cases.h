@@ -45,8 +45,9 @@ struct long_case {
     bool late_key, late_rise;
 
     /* All scores are 0 but those of two rows and of the keys 300, 302, 304 and 306, one for each lane of a quad, with
-     * weights of 2^126.2 for row 100 and 2^127.2 for row 200: four of them are more than fp32 has, though none is, nor
-     * what a lane has of them. The values of these keys are small, so that o stays finite. */
+     * weights of 2^126.2 for row 100 and 2^127.2 for row 200: four of them are more than fp32 has, though none is. For
+     * row 200 key 301 has another, so that what one lane has of them is more, too. The values of these keys are small,
+     * so that o stays finite. */
     bool late_rises;
 
     /* Biases are as model code makes masks: of rows that they hide whole, by -1e9 or the lowest number of fp32, and of
