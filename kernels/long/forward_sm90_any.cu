@@ -727,19 +727,19 @@ DEVICE void begin_ring(mbarrier (&full)[STAGES], mbarrier (&free)[STAGES], bool 
 template <typename T, typename shape>
 KERNEL(THREADS, 1) void forward_sm90_any_kernel(GRID_CONSTANT const forward_params p,
                                                 GRID_CONSTANT const tma_tensors<3> maps, const tile_order order,
-                                                bool has_maps)
+                                                bool by_boxes)
 {
     DYNAMIC_SHARED(shared, 1024); /* swizzled operands begin at multiples of eight of their rows */
     auto &m = *reinterpret_cast<shared_memory<shape> *>(shared);
     if (thread_x() == 0) {
-        begin_ring(m.q_full, m.q_free, has_maps);
-        begin_ring(m.k_full, m.k_free, has_maps), begin_ring(m.v_full, m.v_free, has_maps);
+        begin_ring(m.q_full, m.q_free, by_boxes);
+        begin_ring(m.k_full, m.k_free, by_boxes), begin_ring(m.v_full, m.v_free, by_boxes);
         fence_mbarrier_init();
     }
     sync_threads(); /* the barriers are there */
     if (thread_x() >= CONSUMER_THREADS) {
         setmaxnreg_dec<shape::REGISTERS_OF_PRODUCER>();
-        load_tiles(p, maps, order, has_maps, m);
+        load_tiles(p, maps, order, by_boxes, m);
     } else {
         setmaxnreg_inc<shape::REGISTERS_OF_CONSUMERS>();
         const uint32_t doubts = take_tiles<T>(p, order, m);
