@@ -265,6 +265,8 @@ const struct forward_kernel forward_kernels[] = {
     {LAUNCHERS(forward_sm90),
      .reach = {SIXTEEN, KERNEL_K | KERNEL_V, PLAIN_FORWARD & ~(KERNEL_SINK | KERNEL_WINDOW)}, .most = ANY,
      .only_major = HOPPER},
+    {LAUNCHERS(forward_sm90_any), .reach = {SIXTEEN, KERNEL_K | KERNEL_V, .most_dim = 128}, .most = ANY,
+     .only_major = HOPPER},
     {LAUNCHERS(forward_sm80), .reach = {SIXTEEN}, .most = ANY},
     {LAUNCHERS(forward_fp32), .reach = {FP32 | SIXTEEN}, .most = ANY},
     {0},

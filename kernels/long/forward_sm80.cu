@@ -152,7 +152,7 @@ DEVICE int32_t next_tile(seen_tiles &seen, const forward_params &p, const query_
         }
         for (int n = tile - seen.first; n < 32; ++n)
             if ((seen.some_of_cta >> n & 1) != 0) return (seen.first + n) * TILE_K;
-        key = seen.first < t.keys.last / TILE_K - 32 ? (seen.first + 32) * TILE_K : t.keys.last;
+        key = seen.first + 32 <= (t.keys.last - 1) / TILE_K ? (seen.first + 32) * TILE_K : t.keys.last;
     }
     return t.keys.last;
 }
@@ -237,29 +237,6 @@ DEVICE void write_o_32(const forward_params &p, const accumulators<DIM> (&kept)[
         }
 }
 
-/* The epilogue finds factors of o, and lse, of a lane's rows from lane_row on: o = sum p v / sum p, lse = ln 2 (m +
- * log2 sum p); (0, -inf or the sink) where no key is seen. */
-template <typename shape>
-DEVICE void end_rows(row_factors<shape::BLOCKS> &factor, accumulators<shape::DIM> (&kept)[shape::BLOCKS],
-                     const forward_params &p, const sequence &s, const row_references<shape::BLOCKS> &reference,
-                     int64_t b, int64_t head, int32_t lane_row, float sink)
-{
-    UNROLL for (int m = 0; m < shape::BLOCKS; ++m)
-        UNROLL for (int half = 0; half < 2; ++half) {
-            const int32_t row = lane_row + 16 * m + 8 * half;
-            const float sum = sum_of_quad(kept[m].sum[half]);
-            const interval seen = keys_of_row(p, s, row);
-            const bool is_empty = seen.first >= seen.last || (!shape::PLAIN && kept[m].any[half] == 0);
-            clear_empty(kept[m], half, is_empty);
-            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
-            const float empty_lse = row < s.used_q ? sink : -infinity_f32();
-            float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
-            if (!shape::PLAIN && !is_empty) lse += reference[m][half];
-            if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
-                store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
-        }
-}
-
 /* Writes o, by way of the warp's rows of q, from row `first` of the tensor on: `left` of them exist. */
 template <typename shape>
 DEVICE void write_o(const forward_params &p, const accumulators<shape::DIM> (&kept)[shape::BLOCKS],
@@ -303,7 +280,7 @@ DEVICE void end_tile(accumulators<shape::DIM> (&kept)[shape::BLOCKS], const forw
                      const row_references<shape::BLOCKS> &reference, uint16_t *q)
 {
     row_factors<shape::BLOCKS> factor;
-    end_rows<shape>(factor, kept, p, t.s, reference, t.b, t.head, lane_row_of(t), t.sink);
+    end_rows<shape::PLAIN>(factor, kept, p, t.s, reference, t.b, t.head, lane_row_of(t), t.sink);
     const int32_t row = t.first + t.warp_row;
     write_o<shape>(p, kept, factor, t.b, t.s.first_q + row, t.s.seqlen_q - row, t.head, q + t.warp_row * shape::DIM);
 }
@@ -352,7 +329,7 @@ DEVICE_CALLED void take_exactly(const forward_params &p, unsigned char *shared)
         sync_threads(); /* the votes are free */
     }
     row_factors<BLOCKS> factor;
-    end_rows<shape>(factor, kept, p, t.s, reference, t.b, t.head, lane_row, t.sink);
+    end_rows<shape::PLAIN>(factor, kept, p, t.s, reference, t.b, t.head, lane_row, t.sink);
     const int left = t.s.seqlen_q - t.first - t.warp_row - g;
     ROLLED for (int m = 0; m < BLOCKS; ++m)
         write_features(p, kept[m], factor[m], t.b, t.s.first_q + lane_row + 16 * m, left - 16 * m, t.head);
@@ -411,7 +388,7 @@ KERNEL(THREADS, 2) void plain_forward_kernel(const forward_params p)
         key = next;
     }
     row_factors<shape::BLOCKS> factor;
-    end_rows<shape>(factor, kept, p, s, none, b, head, lane_row, sink);
+    end_rows<shape::PLAIN>(factor, kept, p, s, none, b, head, lane_row, sink);
     const int32_t row = tile_row + warp_row;
     write_o<shape>(p, kept, factor, b, s.first_q + row, s.seqlen_q - row, head, q + warp_row * DIM);
 }

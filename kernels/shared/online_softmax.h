@@ -288,6 +288,29 @@ DEVICE void clear_empty(accumulators<DIM> &kept, int half, bool is_empty)
             if (is_empty) kept.o[n][e] = 0;
 }
 
+/* The epilogue finds factors of o, and lse, of a lane's rows from lane_row on: o = sum p v / sum p, lse = ln 2 (m +
+ * log2 sum p); (0, -inf or the sink) where no key is seen. */
+template <bool PLAIN, int DIM, int BLOCKS>
+DEVICE void end_rows(row_factors<BLOCKS> &factor, accumulators<DIM> (&kept)[BLOCKS], const forward_params &p,
+                     const sequence &s, const row_references<BLOCKS> &reference, int64_t b, int64_t head,
+                     int32_t lane_row, float sink)
+{
+    UNROLL for (int m = 0; m < BLOCKS; ++m)
+        UNROLL for (int half = 0; half < 2; ++half) {
+            const int32_t row = lane_row + 16 * m + 8 * half;
+            const float sum = sum_of_quad(kept[m].sum[half]);
+            const interval seen = keys_of_row(p, s, row);
+            const bool is_empty = seen.first >= seen.last || (!PLAIN && kept[m].any[half] == 0);
+            clear_empty(kept[m], half, is_empty);
+            factor[m][half] = is_empty ? 0 : div_rn(p.dropout_multiplier, sum);
+            const float empty_lse = row < s.used_q ? sink : -infinity_f32();
+            float lse = is_empty ? empty_lse : (kept[m].max[half] + log2_f32(sum)) * LN_2;
+            if (!PLAIN && !is_empty) lse += reference[m][half];
+            if (p.lse.data != nullptr && row < s.seqlen_q && lane() % 4 == 0)
+                store_feature(row_of(p.lse, b, s.first_q + row, head, 1), 0, lse);
+        }
+}
+
 /* Writes o times its rows' factors in 16 bits, of type O, from `row` on. It goes through the warp's own rows of the
  * tile of q, so that lanes store 16 bytes of a row at once. */
 template <typename O, int DIM, int BLOCKS>

@@ -147,7 +147,8 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
 {
     static const enum role roles[NUM_TENSORS] = {[T_Q] = ROLE_Q, [T_K] = ROLE_K, [T_V] = ROLE_V, [T_DOUT] = ROLE_DOUT};
     if (t == T_MASK) return is_seen(at[2], at[3]);
-    if (t == T_BLOCK_MASK) return is_block_seen(at[2], at[3]);
+    if (t == T_BLOCK_MASK)
+        return from->last_block ? (at[3] + 1) * BLOCK_K >= c->p.seqlen_k : is_block_seen(at[2], at[3]);
     if (t == T_BIAS && from->hiding && at[2] % 4 < 2) return at[2] % 4 == 0 ? -1e9f : -FLT_MAX;
     if (t == T_BIAS && from->hiding && at[2] % 4 == 2 && at[3] < c->p.seqlen_k / 2) return -3e6f;
     if (t == T_BIAS)

@@ -344,5 +344,7 @@ const struct long_case long_cases[] = {
      .aligned = true, .late_key = true},
     {"aligned, rows not used, a sink, width 256", .heads_kv = 1, .seqlens = {140, 200}, .head_dims = {200, 256},
      .no_group = true, .features = FEATURE(SEQUSED) | FEATURE(SINK), .aligned = true},
+    {"blocks, the last one alone", .heads_kv = 1, .seqlens = {5, 4101}, .head_dims = {16, 16}, .no_group = true,
+     .last_block = true, .features = FEATURE(BLOCK_MASK)},
     {0},
 };

@@ -56,6 +56,7 @@ struct long_case {
      * large. */
     bool hiding;
 
+    bool last_block; /* of a block mask, all rows see the last block of keys alone */
     bool aligned;   /* rows are promised to begin at multiples of 16 bytes: kernels of few full problems take them */
     bool elsewhere; /* asked again, of tensors that lie the same way elsewhere, and then of one sequence more */
     int sms;        /* of the simulated GPU, as launchers see it. 0: four at most */

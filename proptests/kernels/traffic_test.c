@@ -174,7 +174,7 @@ static void count_ours(bool causal, struct traffic *forward, struct traffic *bac
     cr_assert_eq(attest_run_backward(plan, &h.a, workspace, bytes[1], h.gpu), ATTEST_OK, "%s", attest_last_error());
     *backward = traffic_of(h.gpu);
     print(causal ? "attest, causal (published: 4.4 GB)" : "attest, every key", forward, backward);
-    cr_expect_str_eq(attest_plan_kernel(plan, ATTEST_FORWARD), "forward_sm80");
+    cr_expect_str_eq(attest_plan_kernel(plan, ATTEST_FORWARD), "forward_sm90_any");
     cr_expect_str_eq(attest_plan_kernel(plan, ATTEST_BACKWARD), "backward_sm80");
     const struct ref_shares of_forward = shares_of_plan(plan, ATTEST_FORWARD);
     const struct ref_shares of_backward = shares_of_plan(plan, ATTEST_BACKWARD);
