@@ -42,6 +42,7 @@ static const struct counted_problem by_hand[] = {
     {"bf16_d128_short", {SHAPE(ATTEST_BF16, 1, 128, 2, 1, 128, 128, WITH_CAUSAL)}, NULL},
     {"bf16_d256_short", {SHAPE(ATTEST_BF16, 1, 50, 2, 1, 256, 256, 0)}, NULL},
     {"bf16_d64_one", {SHAPE(ATTEST_BF16, 4, 1, 2, 1, 64, 64, 0)}, NULL},
+    {"bf16_d64_few_of_33000", {SHAPE(ATTEST_BF16, 1, 33000, 1, 1, 64, 64, FORWARD_ONLY), .queries = 100}, NULL},
     {"bf16_d64_one_of_512", {SHAPE(ATTEST_BF16, 2, 512, 2, 1, 64, 64, 0), .queries = 1}, NULL},
     {"fp16_d256_one_of_200", {SHAPE(ATTEST_FP16, 2, 200, 2, 1, 256, 256, 0), .queries = 1}, NULL},
     {"fp16_d64_full", {SHAPE(ATTEST_FP16, 1, 256, 1, 1, 64, 64, 0)}, NULL},

@@ -27,6 +27,21 @@ DEVICE float float_of(uint32_t bits)
     return x;
 }
 
+/* "prmt"; sm_80. Four of eight bytes, of which `a` has 0 .. 3, lowest first, and `b` 4 .. 7: the last three bits of hex
+ * digit n of `selector` say which is byte n. */
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
+{
+#if ON_CHIP
+    return __byte_perm(a, b, selector);
+#else
+    const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t out = 0;
+    for (int n = 0; n < 4; ++n)
+        out |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * n & 7) & 0xff) << 8 * n;
+    return out;
+#endif
+}
+
 /* "cvt": .f32.f16; sm_80. Exact. */
 DEVICE float to_f32(f16 x)
 {

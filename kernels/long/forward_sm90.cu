@@ -14,6 +14,10 @@
  *         that product, and when it has ended their rounding; after the last tile of keys q is free: ask for the first
  *         s of the next rows, then write o from registers
  *
+ * Few rows of a sequence that see many keys leave SMs without work: their tiles are those of a second launch, where a
+ * cluster of two CTAs takes a tile, each CTA half of its keys. They leave o and the rows' sums in shared memory, and
+ * each joins half of the rows. Which tiles those are, the sequence's own lengths and the window say.
+ *
  * Weights are 2^(c (q . k) - m), c = softmax_scale log2 e. m is a row's reference: the maximum of the first tile of
  * keys in which it sees some. It stays, so that o need not be rescaled and no later maximum be found: weights above 1
  * lose nothing in floating point. Where one is above MOST_WEIGHT, m moves up and o is rescaled: in fp16 at once, in
@@ -51,7 +55,21 @@ struct shape {
     using rows = panels<DIM, TILE_Q>;
     using keys = panels<DIM, TILE_K>;
     using values = panels<DIM_V, TILE_K>;
+    static constexpr bool IS_CUT = false;
+    using whole = shape;
 };
+
+/* Says the same of kernels of clusters, which cut a tile's keys. Others would lose up to 5 % by their code. */
+template <typename whole_shape>
+struct cut : whole_shape {
+    static constexpr bool IS_CUT = true;
+    using whole = whole_shape;
+};
+
+enum { PARTS = 2 }; /* of the keys of a tile that is cut */
+
+/* Keys are cut where no more rows are in use and a tile sees at least so many keys: a join takes some 2 % of that. */
+constexpr int32_t MOST_ROWS_CUT = 4096, LEAST_KEYS_CUT = 1 << 15;
 
 template <typename shape>
 struct shared_memory {
@@ -62,6 +80,51 @@ struct shared_memory {
     query_tile tiles[shape::TILES];
     uint32_t doubts[shape::WARPS];
 };
+
+/* ---- whose tiles are cut ----------------------------------------------------------------------------------------- */
+
+DEVICE bool is_cut(const query_tile &t)
+{
+    return t.s.used_q <= MOST_ROWS_CUT && t.keys.last - t.keys.first >= LEAST_KEYS_CUT;
+}
+
+/* Returns a part of the keys of a tile: half of its tiles of keys. */
+template <int TILE_K>
+DEVICE interval part_of(const interval &keys, unsigned part)
+{
+    const int32_t middle = (keys.first / TILE_K + (keys.last + TILE_K - 1) / TILE_K) / 2 * TILE_K;
+    if (part == 0) return {keys.first, middle};
+    return {middle, keys.last};
+}
+
+/* Returns how many rounds a CTA has, or its cluster. */
+template <typename shape>
+DEVICE uint32_t own_rounds(const tile_order &order)
+{
+    const uint32_t clusters = grid_x() / PARTS;
+    return shape::IS_CUT ? (order.total + clusters - 1) / clusters : rounds_of(order);
+}
+
+/* Returns which tile is theirs in a round. */
+template <typename shape>
+DEVICE uint32_t own_number(const tile_order &order, uint32_t round)
+{
+    return shape::IS_CUT ? round * (grid_x() / PARTS) + block_x() / PARTS : tile_of_round(order, round);
+}
+
+/* Finds it. Returns whether there is one that this kernel takes. */
+template <typename shape>
+DEVICE bool find_own_tile(query_tile &t, const forward_params &p, const tile_order &order, uint32_t round)
+{
+    return find_tile<shape::TILE_Q>(t, p, order, own_number<shape>(order, round)) && is_cut(t) == shape::IS_CUT;
+}
+
+template <typename shape>
+DEVICE bool has_own_tile(const forward_params &p, const tile_order &order, uint32_t round)
+{
+    query_tile t;
+    return find_own_tile<shape>(t, p, order, round);
+}
 
 /* ---- the producer ------------------------------------------------------------------------------------------------ */
 
@@ -126,41 +189,41 @@ DEVICE void load_v(producer<shape> &at, const forward_params &p, const tma_tenso
     step(at.v);
 }
 
-/* Describes the CTA's next tile that sees keys, from a round on; where there is none, its round is rounds_of. */
+/* Describes the CTA's next tile that sees keys, from a round on; where there is none before round `end`, its round is
+ * that. */
 template <bool BY_MAPS, typename shape>
-DEVICE void find_next_tile(query_tile &out, const forward_params &p, const tile_order &order, uint32_t round)
+DEVICE void find_next_tile(query_tile &out, const forward_params &p, const tile_order &order, uint32_t round,
+                           uint32_t end)
 {
-    const uint32_t rounds = rounds_of(order);
     query_tile t = {};
-    while (round < rounds && !(find_tile<shape::TILE_Q>(t, p, order, round) && sees_keys(t))) ++round;
+    while (round < end && !(find_own_tile<shape>(t, p, order, round) && sees_keys(t))) ++round;
+    if (shape::IS_CUT) t.keys = part_of<shape::TILE_K>(t.keys, cluster_rank());
     t.round = round;
     if (BY_MAPS || thread_x() == shape::CONSUMER_THREADS) out = t;
     if (!BY_MAPS) named_barrier_sync(OWN_TILE, GROUP);
 }
 
-/* Describes the CTA's tiles that see keys to the consumers, one after the other, and loads what they need. It finds the
- * next tile while the first copies of this one are under way. Consumers give q's place back while they still need the
- * tile's description: that of the next one has the place of one that they have left. By maps one thread does it, else
- * the warpgroup. */
+/* Describes the CTA's tiles of rounds that see keys to the consumers, one after the other, and loads what they need. It
+ * finds the next tile while the first copies of this one are under way. Consumers give q's place back while they still
+ * need the tile's description: that of the next one has the place of one that they have left. By maps one thread does
+ * it, else the warpgroup. */
 template <bool BY_MAPS, typename shape>
-DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, const tile_order &order,
-                       shared_memory<shape> &m)
+DEVICE void load_tiles(producer<shape> &at, const forward_params &p, const tma_tensors<3> &maps,
+                       const tile_order &order, uint32_t begin, uint32_t end, shared_memory<shape> &m)
 {
     constexpr int TILE_K = shape::TILE_K;
-    const uint32_t rounds = rounds_of(order);
-    producer<shape> at;
-    find_next_tile<BY_MAPS, shape>(m.tiles[0], p, order, 0);
+    find_next_tile<BY_MAPS, shape>(m.tiles[at.tile.stage], p, order, begin, end);
     while (true) {
         const query_tile &t = m.tiles[at.tile.stage];
         const uint32_t round = t.round;
         const int32_t first = t.keys.first / TILE_K * TILE_K, last = t.keys.last;
         mbarrier_wait(&m.q_free[at.q.stage], at.q.parity ^ 1);
-        if (round == rounds) break;
+        if (round == end) break;
         load<BY_MAPS, typename shape::rows>(at, m.q[at.q.stage], p.q, maps.of[0], &m.q_full[at.q.stage], t.b,
                                             t.s.first_q + t.first, t.rows, t.head, p.head_dim);
         load_k<BY_MAPS>(at, p, maps, t, first, m);
         step(at.tile), step(at.q);
-        find_next_tile<BY_MAPS, shape>(m.tiles[at.tile.stage], p, order, round + 1);
+        find_next_tile<BY_MAPS, shape>(m.tiles[at.tile.stage], p, order, round + 1, end);
         ROLLED for (int32_t key = first; key < last; key += TILE_K) {
             if (key + TILE_K < last) load_k<BY_MAPS>(at, p, maps, t, key + TILE_K, m);
             load_v<BY_MAPS>(at, p, maps, t, key, m);
@@ -169,15 +232,17 @@ DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, cons
     if (!BY_MAPS) end_copies<0>(at);
     if (BY_MAPS) mbarrier_arrive(&m.q_full[at.q.stage]);
     else give_back(&m.q_full[at.q.stage]);
+    step(at.tile), step(at.q);
 }
 
 /* Writes (0, -inf or the sink) to the rows of the CTA's tiles that see no key. WRITERS warps share the rounds. */
-template <int TILE_Q>
+template <typename shape>
 DEVICE void write_empty_tiles(const forward_params &p, const tile_order &order, unsigned writer)
 {
+    constexpr int TILE_Q = shape::TILE_Q;
     query_tile t;
     ROLLED for (uint32_t round = writer; round < rounds_of(order); round += WRITERS) {
-        if (!find_tile<TILE_Q>(t, p, order, round) || sees_keys(t)) continue;
+        if (!find_own_tile<shape>(t, p, order, round) || sees_keys(t)) continue;
         const float sink = sink_of(p, t);
         ROLLED for (int32_t row = t.first; row < t.first + TILE_Q && row < t.s.seqlen_q; ++row) {
             const row_pointer o = row_of(p.o, t.b, t.s.first_q + row, t.head, p.head_dim_v);
@@ -391,7 +456,8 @@ DEVICE void take_rows(consumer<shape> &c, const forward_params &p, const query_t
     constexpr int TILE_K = shape::TILE_K;
     const int32_t first = static_cast<int32_t>(warp() / 4) * ROWS, last = t.rows < first + ROWS ? t.rows : first + ROWS;
     const tile_keys seen = keys_of_rows(p, t.s, t.first + first, t.first + last);
-    const int32_t last_key = seen.some.last;
+    const bool ends_before = shape::IS_CUT && t.keys.last < seen.some.last;
+    const int32_t last_key = ends_before ? t.keys.last : seen.some.last;
     int32_t key = t.keys.first / TILE_K * TILE_K;
     float sums[2];
     c.rows = {{-infinity_f32(), -infinity_f32()}, {0, 0}};
@@ -429,25 +495,34 @@ struct rows_end {
     bool is_empty[2], is_doubtful;
 };
 
-/* Finds the factors of o and writes lse, beside the last product; (0, -inf or the sink) where no key is seen. A sum
- * that is no number, or so large that a weight may have been too large, is doubtful. */
-template <typename T>
-DEVICE void end_rows(rows_end &out, const softmax_rows &rows, const forward_params &p, const query_tile &t)
+/* Writes lse of a row of a tile: -inf or the sink where it sees no key. */
+DEVICE void write_lse(const forward_params &p, const query_tile &t, int32_t row, bool is_empty, float lse, float sink)
+{
+    const float empty_lse = row < t.s.used_q ? sink : -infinity_f32();
+    if (p.lse.data != nullptr && row < t.s.seqlen_q)
+        store_feature(row_of(p.lse, t.b, t.s.first_q + row, t.head, 1), 0, is_empty ? empty_lse : lse);
+}
+
+/* Finds the factors of o and, where keys are not cut, writes lse, beside the last product. A sum that is no number, or
+ * so large that a weight may have been too large, is doubtful. */
+template <typename T, bool IS_CUT>
+DEVICE void end_rows(rows_end &out, softmax_rows &rows, const forward_params &p, const query_tile &t)
 {
     const float sink = sink_of(p, t);
     out.is_doubtful = false;
     UNROLL for (int half = 0; half < 2; ++half) {
         const int32_t row = t.first + static_cast<int32_t>(warp() * 16 + lane() / 4) + 8 * half;
         const interval seen = keys_of_row(p, t.s, row);
-        const bool is_empty = seen.first >= seen.last;
+        const bool is_elsewhere = IS_CUT && (seen.first >= t.keys.last || seen.last <= t.keys.first);
+        const bool is_empty = seen.first >= seen.last || is_elsewhere;
         const float most = IS_F16<T> ? infinity_f32() : MOST_WEIGHT<T>;
-        const row_results found = end_row(rows.reference[half], sum_of_quad(rows.sum[half]), sink);
+        const float sum = sum_of_quad(rows.sum[half]);
+        const row_results found = end_row(rows.reference[half], sum, sink);
         out.is_doubtful |= !is_empty && !(rows.sum[half] < most);
         out.is_empty[half] = is_empty;
         out.factor[half] = is_empty ? 0 : found.factor;
-        const float empty_lse = row < t.s.used_q ? sink : -infinity_f32();
-        if (p.lse.data != nullptr && row < t.s.seqlen_q && lane() % 4 == 0)
-            store_feature(row_of(p.lse, t.b, t.s.first_q + row, t.head, 1), 0, is_empty ? empty_lse : found.lse);
+        if (IS_CUT) rows.sum[half] = sum;
+        else if (lane() % 4 == 0) write_lse(p, t, row, is_empty, found.lse, sink);
     }
 }
 
@@ -466,6 +541,83 @@ DEVICE void look_at_o(float (&o)[DIM / 2], rows_end &end)
     }
 }
 
+/* ---- parts of keys ----------------------------------------------------------------------------------------------- */
+
+/* Holds what a CTA has of its part of the keys, where tiles were: o before normalisation, and its rows' sums. */
+template <typename shape>
+struct part_results {
+    float o[shape::TILE_Q][shape::DIM_V + 8]; /* so that rows begin in other banks */
+    float reference[shape::TILE_Q], sum[shape::TILE_Q];
+};
+
+/* Says how two parts of a row are joined, relative to the larger reference: each times its root, twice. */
+struct joined_parts {
+    float reference, roots[PARTS];
+};
+
+DEVICE joined_parts join(float reference, float other)
+{
+    const float largest = max_f32(reference, other); /* of equals each counts as it is: -inf - -inf is no number */
+    const float root = reference == largest ? 1 : exp2_f32((reference - largest) / 2);
+    return {largest, {root, other == largest ? 1 : exp2_f32((other - largest) / 2)}};
+}
+
+/* Weights may be 2^64, so a factor that fp32 does not have may count. */
+DEVICE float join(float first, float second, const joined_parts &by)
+{
+    return first * by.roots[0] * by.roots[0] + second * by.roots[1] * by.roots[1];
+}
+
+/* Leaves a consumer's rows in shared memory. All consumers call it. */
+template <typename shape>
+DEVICE void keep_part(shared_memory<shape> &m, const consumer<shape> &c, uint32_t doubts)
+{
+    static_assert(sizeof(part_results<shape>) <= offsetof(shared_memory<shape>, q_full), "parts lie where tiles did");
+    auto &part = reinterpret_cast<part_results<shape> &>(m);
+    named_barrier_sync(ALL_CONSUMERS, shape::CONSUMER_THREADS); /* the last tiles have been read */
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const unsigned row = warp() * 16 + lane() / 4 + 8 * half, x = lane() % 4 * 2;
+        UNROLL for (int n = 0; n < shape::DIM_V / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) part.o[row][8 * n + x + e] = c.o[4 * n + 2 * half + e];
+        if (lane() % 4 == 0) part.reference[row] = c.rows.reference[half], part.sum[row] = c.rows.sum[half];
+    }
+    if (lane() == 0) m.doubts[warp()] = doubts;
+}
+
+/* Joins the parts of the cluster's tile and writes its rows, of which each CTA takes some, a warp one after the other.
+ * Returns whether a part is in doubt; then nothing is written. */
+template <typename shape>
+DEVICE uint32_t join_parts(const forward_params &p, const tile_order &order, uint32_t round, shared_memory<shape> &m)
+{
+    constexpr unsigned WARPS = shape::WARPS;
+    auto &own = reinterpret_cast<part_results<shape> &>(m);
+    const part_results<shape> *const parts[PARTS] = {cluster_map(&own, 0), cluster_map(&own, 1)};
+    uint32_t doubts = 0;
+    ROLLED for (unsigned part = 0; part < PARTS; ++part)
+        UNROLL for (unsigned w = 0; w < WARPS; ++w) doubts |= cluster_map(&m, part)->doubts[w];
+    query_tile t; /* found again: it would cost registers all the while */
+    if (doubts != 0 || !find_own_tile<shape>(t, p, order, round)) return doubts;
+    ROLLED for (unsigned n = cluster_rank() * WARPS + warp(); n < shape::TILE_Q; n += PARTS * WARPS) {
+        const joined_parts joined = join(parts[0]->reference[n], parts[1]->reference[n]);
+        const float sum = join(parts[0]->sum[n], parts[1]->sum[n], joined);
+        const float sink = sink_of(p, t);
+        const int32_t row = t.first + static_cast<int32_t>(n);
+        const interval seen = keys_of_row(p, t.s, row);
+        const bool is_empty = seen.first >= seen.last;
+        const row_results found = end_row(joined.reference, sum, sink);
+        if (lane() == 0) write_lse(p, t, row, is_empty, found.lse, sink);
+        const row_pointer to = row_of(p.o, t.b, t.s.first_q + row, t.head, row < t.s.seqlen_q ? p.head_dim_v : 0);
+        UNROLL for (int i = 0; i < shape::DIM_V / 32; ++i) {
+            const int x = 32 * i + static_cast<int>(lane());
+            const float o = join(parts[0]->o[n][x], parts[1]->o[n][x], joined);
+            if (x < to.length) store_feature(to, x, is_empty ? 0 : o * found.factor);
+        }
+    }
+    return doubts;
+}
+
+/* ---- a consumer's tiles ------------------------------------------------------------------------------------------ */
+
 /* Waits for the next tile of query rows. Returns whether there is one. */
 template <typename shape>
 DEVICE bool await_tile(const consumer<shape> &c, uint32_t rounds, const shared_memory<shape> &m)
@@ -474,14 +626,13 @@ DEVICE bool await_tile(const consumer<shape> &c, uint32_t rounds, const shared_m
     return m.tiles[c.tile.stage].round < rounds;
 }
 
-/* Computes the consumer's rows of all tiles of the CTA. Returns which rounds are in doubt, bit round % 32. */
+/* Computes the consumer's rows of all tiles of the CTA before round `end`, or its part of the cluster's one. Returns
+ * which rounds are in doubt, bit round % 32. */
 template <typename T, typename shape>
-DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, shared_memory<shape> &m)
+DEVICE uint32_t take_tiles(consumer<shape> &c, const forward_params &p, uint32_t end_round, shared_memory<shape> &m)
 {
-    const uint32_t rounds = rounds_of(order);
-    consumer<shape> c;
     uint32_t doubts = 0;
-    bool is_there = await_tile(c, rounds, m);
+    bool is_there = await_tile(c, end_round, m);
     if (!is_there) return 0;
     if (warp() / 4 == shape::CONSUMERS - 1) give_turn<shape::CONSUMERS>(); /* the first turn is the first consumer's */
     ask_first_scores<T>(c, m, true);
@@ -492,17 +643,26 @@ DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, sha
         step(c.k);
         take_rows<T>(c, p, t, m);
         rows_end end;
-        end_rows<T>(end, c.rows, p, t);
+        end_rows<T, shape::IS_CUT>(end, c.rows, p, t);
         step(c.tile), step(c.q);
-        is_there = await_tile(c, rounds, m);
+        is_there = await_tile(c, end_round, m);
         ask_first_scores<T>(c, m, is_there);
         end_product<1>(c, m);
         look_at_o<shape::DIM_V>(c.o, end);
         if (ballot(FULL_WARP, end.is_doubtful) != 0) doubts |= 1u << t.round % 32;
-        write_o<shape::DIM_V>(p, c.o, end.factor, t);
+        if constexpr (shape::IS_CUT) {
+            wait_for<0>(c.s); /* which reads tiles */
+            keep_part(m, c, doubts);
+        } else {
+            write_o<shape::DIM_V>(p, c.o, end.factor, t);
+        }
     }
     wait_for<0>(c.s);
     if (warp() / 4 == 0) take_turn(); /* the last one that was given */
+    if (shape::IS_CUT) {
+        give_back(&m.q_free[c.q.stage]); /* that of the description which ends the tiles */
+        step(c.tile), step(c.q);
+    }
     return doubts;
 }
 
@@ -519,12 +679,12 @@ DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, f
         ROLLED for (int i = 0; i < KEYS / 4; ++i) max = max_f32(max, scores.at[i / 2][2 * half + i % 2]);
         max = max_of_quad(max);
         const float of_tile = max == -infinity_f32() ? max : c * max, before = kept.max[half];
-        float reference = before == -infinity_f32() ? of_tile : before, next = reference, by = 1, after = 1;
+        float reference = before == -infinity_f32() ? of_tile : before, next = reference, root = 1, by = 1, after = 1;
         const bool is_number = reference - reference == 0;
         const float largest = is_number ? exp2_f32(fma_rn(max, c, -reference)) : 0;
         if (of_tile == infinity_f32() || largest == infinity_f32()) {
             reference = next = of_tile;
-            by = before == reference ? 1 : exp2_f32(before - reference);
+            root = before == reference ? 1 : exp2_f32((before - reference) / 2); /* as in join() */
         } else if (largest > MOST_WEIGHT<T>) {
             next = moved_reference(reference, largest);
             by = after = exp2_f32(reference - next);
@@ -542,9 +702,9 @@ DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, f
                 sum[e] += at; /* which may be more than fp32 has at the scale before */
             }
         kept.max[half] = next;
-        kept.sum[half] = kept.sum[half] * by + (sum[0] + sum[1]);
+        kept.sum[half] = kept.sum[half] * root * root * by + (sum[0] + sum[1]);
         ROLLED for (int n = 0; n < DIM / 8; ++n)
-            UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) kept.o[n][e] *= by;
+            UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) kept.o[n][e] = kept.o[n][e] * root * root * by;
     }
 }
 
@@ -557,13 +717,26 @@ DEVICE void end_exactly(accumulators<DIM> &kept, const forward_params &p, const 
     UNROLL for (int half = 0; half < 2; ++half) {
         const interval seen = keys_of_row(p, t.s, lane_row + 8 * half);
         const bool is_empty = seen.first >= seen.last, is_number = kept.max[half] - kept.max[half] == 0;
-        const row_results found = end_row(is_number ? kept.max[half] : 0, sum_of_quad(kept.sum[half]), sink_of(p, t));
+        const row_results found = end_row(is_number ? kept.max[half] : 0, kept.sum[half], sink_of(p, t));
         clear_empty(kept, half, is_empty);
         factor[half] = is_empty ? 0 : found.factor;
-        if (p.lse.data != nullptr && !is_empty && lane() % 4 == 0)
-            store_feature(row_of(p.lse, t.b, t.s.first_q + lane_row + 8 * half, t.head, 1), 0, found.lse);
+        if (lane() % 4 == 0) write_lse(p, t, lane_row + 8 * half, is_empty, found.lse, sink_of(p, t));
     }
     write_features(p, kept, factor, t.b, t.s.first_q + lane_row, t.s.seqlen_q - lane_row, t.head);
+}
+
+/* Joins what is kept of a part of the keys with what is kept of the one before, as join_parts does. */
+template <int DIM>
+DEVICE void join_exactly(accumulators<DIM> &kept, const accumulators<DIM> &part)
+{
+    ROLLED for (int half = 0; half < 2; ++half) {
+        const joined_parts joined = join(kept.max[half], part.max[half]);
+        kept.max[half] = joined.reference;
+        kept.sum[half] = join(kept.sum[half], part.sum[half], joined);
+        ROLLED for (int n = 0; n < DIM / 8; ++n)
+            UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e)
+                kept.o[n][e] = join(kept.o[n][e], part.o[n][e], joined);
+    }
 }
 
 /* Tiles as mma.sync reads them have rows as long as a power of two. */
@@ -576,58 +749,67 @@ struct exact_memory {
     uint16_t q[shape::TILE_Q * DIM], k[shape::TILE_K * DIM], v[shape::TILE_K * DIM_V];
 };
 
-/* Computes a whole tile one score at a time, by all consumers. */
+/* Computes tile `number` one score at a time, by all consumers of a CTA, if kernels of this kind take it. */
 template <typename T, typename shape>
-DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order, uint32_t round,
+DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order, uint32_t number, bool cuts,
                                 exact_memory<shape> &m)
 {
     constexpr int DIM = exact_memory<shape>::DIM, DIM_V = exact_memory<shape>::DIM_V, TILE_K = shape::TILE_K;
     constexpr int TILE_Q = shape::TILE_Q, CONSUMER_THREADS = shape::CONSUMER_THREADS;
     constexpr int COPIERS = 256; /* what loads tiles has powers of two */
     query_tile t;
-    if (!find_tile<TILE_Q>(t, p, order, round) || !sees_keys(t)) return;
+    if (!find_tile<TILE_Q>(t, p, order, number) || !sees_keys(t) || is_cut(t) != cuts) return;
     score_rule rule = find_score_rule(p, t.b, t.head);
     const float c = rule.scale, none[2] = {0, 0};
     rule.scale = 1;
     const int32_t warp_row = static_cast<int32_t>(warp()) * 16, row = t.first + warp_row;
-    accumulators<DIM_V> kept = {};
-    kept.max[0] = kept.max[1] = -infinity_f32();
+    accumulators<DIM_V> kept;
     if (thread_x() < COPIERS)
         load_tile<TILE_Q, DIM, COPIERS>(m.q, p.q, t.b, t.s.first_q + t.first, t.rows, t.head, p.head_dim);
-    ROLLED for (int32_t key = t.keys.first / TILE_K * TILE_K; key < t.keys.last; key += TILE_K) {
-        const int left = t.keys.last - key;
-        if (thread_x() < COPIERS) {
-            load_tile<TILE_K, DIM, COPIERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
-            load_tile<TILE_K, DIM_V, COPIERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
-            cp_async_wait_all();
+    ROLLED for (unsigned n = 0; n < (cuts ? PARTS : 1); ++n) {
+        const interval keys = cuts ? part_of<TILE_K>(t.keys, n) : t.keys;
+        accumulators<DIM_V> part = {};
+        part.max[0] = part.max[1] = -infinity_f32();
+        ROLLED for (int32_t key = keys.first / TILE_K * TILE_K; key < keys.last; key += TILE_K) {
+            const int left = keys.last - key;
+            if (thread_x() < COPIERS) {
+                load_tile<TILE_K, DIM, COPIERS>(m.k, p.k, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim);
+                load_tile<TILE_K, DIM_V, COPIERS>(m.v, p.v, t.b, t.s.first_k + key, left, t.head_kv, p.head_dim_v);
+                cp_async_wait_all();
+            }
+            named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* the tiles are complete */
+            exact_scores<TILE_K> scores;
+            multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
+            find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4,
+                        key + static_cast<int>(lane()) % 4 * 2, none);
+            weigh_exactly<T>(part, scores, c);
+            multiply_values_exactly<T, 1>(part, scores, m.v);
+            named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* k and v are free */
         }
-        named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* the tiles are complete */
-        exact_scores<TILE_K> scores;
-        multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
-        find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4, key + static_cast<int>(lane()) % 4 * 2,
-                    none);
-        weigh_exactly<T>(kept, scores, c);
-        multiply_values_exactly<T, 1>(kept, scores, m.v);
-        named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* k and v are free */
+        UNROLL for (int half = 0; half < 2; ++half) part.sum[half] = sum_of_quad(part.sum[half]);
+        if (n == 0) kept = part;
+        else join_exactly(kept, part);
     }
     end_exactly(kept, p, t, row);
     named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* q is free */
 }
 
-/* Takes the tiles again that some warp has doubts about. All consumers call it. */
+/* Takes the tiles of rounds again that some warp has doubts about. All consumers call it. */
 template <typename T, typename shape>
-DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order, uint32_t doubts,
-                                shared_memory<shape> &m)
+DEVICE void take_doubtful_tiles(const forward_params &p, const tile_order &order, uint32_t doubts, uint32_t begin,
+                                uint32_t end, shared_memory<shape> &m)
 {
     if (lane() == 0) m.doubts[warp()] = doubts;
     named_barrier_sync(ALL_CONSUMERS, shape::CONSUMER_THREADS); /* the last tiles have been read, too */
     uint32_t of_all = 0;
     UNROLL for (const uint32_t of_warp : m.doubts) of_all |= of_warp;
     if (of_all == 0) return;
-    static_assert(sizeof(exact_memory<shape>) <= offsetof(shared_memory<shape>, q_full), "tiles lie where tiles did");
-    auto &tiles = reinterpret_cast<exact_memory<shape> &>(m);
-    ROLLED for (uint32_t round = 0; round < rounds_of(order); ++round)
-        if ((of_all >> round % 32 & 1) != 0) take_exactly<T, shape>(p, order, round, tiles);
+    using whole = typename shape::whole; /* both kinds of kernels call the same code */
+    static_assert(sizeof(exact_memory<whole>) <= offsetof(shared_memory<shape>, q_full), "tiles lie where tiles did");
+    auto &tiles = reinterpret_cast<exact_memory<whole> &>(m);
+    ROLLED for (uint32_t round = begin; round < end; ++round)
+        if ((of_all >> round % 32 & 1) != 0)
+            take_exactly<T, whole>(p, order, own_number<shape>(order, round), shape::IS_CUT, tiles);
 }
 
 /* A place is full when its bytes have come, or all producer warps have said so, and free when all consumer warps
@@ -637,6 +819,66 @@ DEVICE void begin_ring(mbarrier (&full)[STAGES], mbarrier (&free)[STAGES])
 {
     UNROLL for (int n = 0; n < STAGES; ++n)
         mbarrier_init(&full[n], BY_MAPS ? 1 : GROUP / 32), mbarrier_init(&free[n], READERS);
+}
+
+/* ---- a CTA's tiles ----------------------------------------------------------------------------------------------- */
+
+/* Does what a warp of the producer's group does of whole tiles. */
+template <bool BY_MAPS, typename shape>
+DEVICE void produce(const forward_params &p, const tma_tensors<3> &maps, const tile_order &order,
+                    shared_memory<shape> &m)
+{
+    producer<shape> at;
+    if (!BY_MAPS || thread_x() == shape::CONSUMER_THREADS)
+        load_tiles<BY_MAPS>(at, p, maps, order, 0, rounds_of(order), m);
+    if (warp() > shape::WARPS) write_empty_tiles<shape>(p, order, warp() - shape::WARPS - 1);
+}
+
+/* Does what a warp of a consumer does of them. */
+template <typename T, typename shape>
+DEVICE void consume(const forward_params &p, const tile_order &order, shared_memory<shape> &m)
+{
+    consumer<shape> c;
+    const uint32_t rounds = rounds_of(order), doubts = take_tiles<T>(c, p, rounds, m);
+    take_doubtful_tiles<T>(p, order, doubts, 0, rounds, m);
+}
+
+/* Waits for the cluster's other threads. What they have written or read may be loaded anew. */
+DEVICE void join_cluster()
+{
+    fence_proxy_async_shared();
+    sync_warp(FULL_WARP);
+    cluster_sync();
+}
+
+/* Does what a warp of the producer's group does of tiles that are cut: parts lie where the next tile will. */
+template <bool BY_MAPS, typename shape>
+DEVICE void produce_parts(const forward_params &p, const tma_tensors<3> &maps, const tile_order &order,
+                          shared_memory<shape> &m)
+{
+    producer<shape> at;
+    ROLLED for (uint32_t round = 0; round < own_rounds<shape>(order); ++round) {
+        if (!has_own_tile<shape>(p, order, round)) continue; /* nor does the cluster's other CTA take one */
+        if (!BY_MAPS || thread_x() == shape::CONSUMER_THREADS)
+            load_tiles<BY_MAPS>(at, p, maps, order, round, round + 1, m);
+        UNROLL for (int n = 0; n < 3; ++n) join_cluster();
+    }
+}
+
+/* Does what a warp of a consumer does of them. The cluster's first CTA takes a tile again that is in doubt. */
+template <typename T, typename shape>
+DEVICE void consume_parts(const forward_params &p, const tile_order &order, shared_memory<shape> &m)
+{
+    consumer<shape> c;
+    ROLLED for (uint32_t round = 0; round < own_rounds<shape>(order); ++round) {
+        if (!has_own_tile<shape>(p, order, round)) continue;
+        take_tiles<T>(c, p, round + 1, m);
+        join_cluster(); /* both parts are there */
+        const uint32_t doubts = join_parts(p, order, round, m);
+        join_cluster(); /* they have been read */
+        if (cluster_rank() == 0 && doubts != 0) take_doubtful_tiles<T>(p, order, doubts, round, round + 1, m);
+        join_cluster(); /* tiles are free */
+    }
 }
 
 template <typename T, typename shape, bool BY_MAPS>
@@ -654,26 +896,48 @@ KERNEL(shape::THREADS, 1) void forward_sm90_kernel(GRID_CONSTANT const forward_p
     sync_threads(); /* the barriers are there */
     if (thread_x() >= shape::CONSUMER_THREADS) {
         setmaxnreg_dec<shape::REGISTERS_OF_PRODUCER>();
-        if (!BY_MAPS || thread_x() == shape::CONSUMER_THREADS) load_tiles<BY_MAPS>(p, maps, order, m);
-        if (warp() > WARPS) write_empty_tiles<shape::TILE_Q>(p, order, warp() - WARPS - 1);
+        if constexpr (shape::IS_CUT) produce_parts<BY_MAPS>(p, maps, order, m);
+        else produce<BY_MAPS>(p, maps, order, m);
     } else {
         setmaxnreg_inc<shape::REGISTERS_OF_CONSUMERS>();
-        const uint32_t doubts = take_tiles<T, shape>(p, order, m);
-        take_doubtful_tiles<T, shape>(p, order, doubts, m);
+        if constexpr (shape::IS_CUT) consume_parts<T>(p, order, m);
+        else consume<T>(p, order, m);
     }
 }
 
 template <typename T, typename shape>
-int launch(const forward_params &p, void *stream)
+int launch_kernel(const forward_params &p, const tile_order &order, const launch_shape &grid, void *stream)
 {
     tma_tensors<3> maps = {};
-    const tile_order order = order_of<shape::TILE_Q>(p);
-    const unsigned sms = launch_num_sms(stream), ctas = sms < 1 ? 1 : sms;
-    const launch_shape grid = {{ctas < order.total ? ctas : order.total, 1, 1}, {shape::THREADS, 1, 1}, {1, 1, 1},
-                               sizeof(shared_memory<shape>), shape::THREADS, 1};
     if (encode_tensors<shape>(maps, p))
         return LAUNCH((forward_sm90_kernel<T, shape, true>), grid, stream, p, maps, order);
     return LAUNCH((forward_sm90_kernel<T, shape, false>), grid, stream, p, maps, order);
+}
+
+/* Launches the kernel of whole tiles, and that of tiles that are cut, unless the host knows that one has none. */
+template <typename T, typename shape>
+int launch(const forward_params &p, void *stream)
+{
+    const bool is_ragged = p.cu_seqlens_q != nullptr, has_any_rows = is_ragged || p.seqused_q != nullptr;
+    const bool has_any_keys = is_ragged || p.seqused_k != nullptr || p.window_left >= 0 || p.window_right >= 0;
+    const int64_t keys = is_ragged && p.rows_k < p.seqlen_k ? p.rows_k : p.seqlen_k;
+    const bool may_cut = keys >= LEAST_KEYS_CUT && (has_any_rows || p.seqlen_q <= MOST_ROWS_CUT);
+    const unsigned sms = launch_num_sms(stream), ctas = sms < 1 ? 1 : sms;
+    int error = 0;
+    if (!may_cut || has_any_rows || has_any_keys) {
+        const tile_order order = order_of<shape::TILE_Q>(p, p.seqlen_q);
+        const launch_shape grid = {{ctas < order.total ? ctas : order.total, 1, 1}, {shape::THREADS, 1, 1}, {1, 1, 1},
+                                   sizeof(shared_memory<shape>), shape::THREADS, 1};
+        error = launch_kernel<T, shape>(p, order, grid, stream);
+    }
+    if (may_cut && error == 0) {
+        const tile_order order = order_of<shape::TILE_Q>(p, MOST_ROWS_CUT);
+        const unsigned most = ctas < PARTS ? 1 : ctas / PARTS, clusters = order.total < most ? order.total : most;
+        const launch_shape grid = {{clusters * PARTS, 1, 1}, {shape::THREADS, 1, 1}, {PARTS, 1, 1},
+                                   sizeof(shared_memory<cut<shape>>), shape::THREADS, 1};
+        if (clusters > 0) error = launch_kernel<T, cut<shape>>(p, order, grid, stream);
+    }
+    return error;
 }
 
 template <typename T>

@@ -40,12 +40,17 @@ struct query_tile {
     uint32_t round; /* of the CTA; rounds_of: there are no more tiles */
 };
 
-/* Finds the tile of a round. Returns whether there is one that is this launch's. */
-template <int TILE_Q>
-DEVICE bool find_tile(query_tile &t, const forward_params &p, const tile_order &order, uint32_t round)
+/* Returns which tile is a CTA's in a round. */
+DEVICE uint32_t tile_of_round(const tile_order &order, uint32_t round)
 {
     const bool turns = order.sections == 1 && round % 2 != 0;
-    const uint32_t n = round * grid_x() + (turns ? grid_x() - 1 - block_x() : block_x());
+    return round * grid_x() + (turns ? grid_x() - 1 - block_x() : block_x());
+}
+
+/* Finds tile n, but for its round. Returns whether there is one that is this launch's. */
+template <int TILE_Q>
+DEVICE bool find_tile(query_tile &t, const forward_params &p, const tile_order &order, uint32_t n)
+{
     if (n >= order.total) return false;
     const uint32_t section = n / (order.section * order.tiles), first_head = section * order.section;
     const uint32_t rest = n - first_head * order.tiles, left = order.heads - first_head;
@@ -60,7 +65,6 @@ DEVICE bool find_tile(query_tile &t, const forward_params &p, const tile_order &
     t.first = static_cast<int32_t>(first);
     t.rows = t.s.used_q - t.first < TILE_Q ? t.s.used_q - t.first : TILE_Q;
     t.keys = keys_of_rows(p, t.s, t.first, t.first + t.rows).some;
-    t.round = round;
     return true;
 }
 
@@ -189,9 +193,11 @@ template <typename O, int DIM>
 DEVICE void write_o_16(const forward_params &p, const float (&o)[DIM / 2], const float (&factor)[2],
                        const query_tile &t, int64_t first, int rows)
 {
-    UNROLL for (int half = 0; half < 2; ++half) {
-        const int row = 8 * half + static_cast<int>(lane()) / 4;
-        const row_pointer to = row_of(p.o, t.b, first + row, t.head, row < rows ? p.head_dim_v : 0);
+    const int row = static_cast<int>(lane()) / 4;
+    const bool has_whole = p.o.by_eight && p.head_dim_v % 8 == 0;
+    row_pointer to = row_of(p.o, t.b, first + row, t.head, 0);
+    UNROLL for (int half = 0; half < 2; ++half, to.data += 16 * p.o.seqlen) {
+        to.length = row + 8 * half < rows ? p.head_dim_v : 0;
         UNROLL for (int n = 0; n < DIM / 8; n += 4) {
             uint32_t pairs[4];
             UNROLL for (int i = 0; i < 4; ++i) {
@@ -202,7 +208,7 @@ DEVICE void write_o_16(const forward_params &p, const float (&o)[DIM / 2], const
             const int x = n * 8 + static_cast<int>(lane()) % 4 * 8;
             const sixteen_bytes eight = same_16<sixteen_bytes>(pairs);
             if (p.o.by_eight && x + 8 <= to.length) store_global_16(to.data + 2 * x, eight);
-            else store_eight(to, static_cast<unsigned>(x), reinterpret_cast<const uint16_t *>(&eight));
+            else if (!has_whole) store_eight(to, static_cast<unsigned>(x), reinterpret_cast<const uint16_t *>(&eight));
         }
     }
 }
@@ -251,12 +257,13 @@ static int64_t section_of(int64_t heads, int64_t most)
     return (heads + even - 1) / even;
 }
 
-/* Runs on the host. */
+/* Returns the order of the tiles of the first `most` rows of each sequence. Runs on the host. */
 template <int TILE_Q>
-tile_order order_of(const forward_params &p)
+tile_order order_of(const forward_params &p, int64_t most)
 {
     const bool is_ragged = p.cu_seqlens_q != nullptr; /* then seqlen_q may be any bound */
-    const int64_t rows = is_ragged && p.rows_q < p.seqlen_q ? p.rows_q : p.seqlen_q;
+    const int64_t bound = is_ragged && p.rows_q < p.seqlen_q ? p.rows_q : p.seqlen_q;
+    const int64_t rows = bound < most ? bound : most;
     const int64_t tiles = (rows + TILE_Q - 1) / TILE_Q, heads = p.batch * p.num_heads_q;
     const int64_t head_bytes = 2 * static_cast<int64_t>(p.seqlen_k) * (p.head_dim + p.head_dim_v) / p.group + 1;
     const bool is_cut = p.window_left >= 0 || p.window_right >= 0;

@@ -10,8 +10,9 @@
  *         loads them, by tensor maps (TMA) where maps can describe the tensors, else by copies of 16 bytes, and their
  *         biases; masks become a bit for each score
  * Shared  tiles of q; rings of tiles of k, with the masks and biases of their scores, and of v; mbarriers
- * Phases  of a consumer: dot products of a tile of keys, asked for beside o += p v of the tile before; scores and
- *         weights beside that product; when it has ended, o follows the maxima, and weights are rounded
+ * Phases  of a consumer: dropout's bits of a tile of keys, while registers of its scores are free; dot products, asked
+ *         for beside o += p v of the tile before; scores and weights beside that product; when it has ended, o follows
+ *         the maxima, and weights are rounded
  *
  * Weights are 2^(y - m), y the score in base 2, m the running maximum of the row, as in forward_sm80.cu: biases may be
  * anything, and what a row sees may begin anywhere. Each feature has a kernel of its own, as there.
@@ -38,11 +39,14 @@ struct shape {
     static constexpr int DIM = DIMENSIONS, DIM_V = DIMENSIONS;
     static constexpr unsigned FEATURES = HAS;
     static constexpr int TILE_K = (HAS & HAS_BIAS) != 0 && DIM > 64 ? 64 : 128;
-    /* A CTA begins with 168 for each thread; a producer that looks at masks needs more. */
-    static constexpr int REGISTERS_OF_CONSUMERS = (HAS & HAS_MASKS) == 0 ? 216 : DIM * TILE_K > 64 * 128 ? 192 : 184;
+    /* A CTA begins with 168 for each thread; a producer that looks at masks needs more, and one that copies biases. */
+    static constexpr int REGISTERS_OF_CONSUMERS = (HAS & HAS_MASKS) != 0 ? (DIM * TILE_K > 64 * 128 ? 192 : 184)
+                                                  : TILE_K < 128         ? 208
+                                                                         : 216;
     static constexpr int REGISTERS_OF_PRODUCER = 3 * 168 - 2 * REGISTERS_OF_CONSUMERS;
     static constexpr int WORDS = TILE_K / 32; /* of a row's bits */
-    static constexpr int Q_STAGES = 1, V_STAGES = (HAS & HAS_BIAS) == 0 && DIM <= 64 ? 4 : 2;
+    static constexpr int Q_STAGES = (HAS & (HAS_MASKS | HAS_BIAS)) == HAS_MASKS && DIM <= 64 ? 2 : 1;
+    static constexpr int V_STAGES = (HAS & HAS_BIAS) == 0 && DIM <= 64 ? 4 : 2;
     static constexpr int K_STAGES = (HAS & HAS_BIAS) == 0 && DIM > 64 ? 3 : V_STAGES;
     static constexpr int TILES = Q_STAGES + 1; /* those whose q has a place, and the one before them */
     using rows = panels<DIM, TILE_Q>;
@@ -60,6 +64,12 @@ struct key_tile {
     tile_masks masks;
 };
 
+/* Describes a tile's scores: consumers would wait long for what of it lies in global memory. */
+struct tile_scores {
+    score_rule rule;
+    float sink;
+};
+
 /* Biases lie behind it, one tile for each stage of k. */
 template <typename shape>
 struct shared_memory {
@@ -70,6 +80,7 @@ struct shared_memory {
     mbarrier k_full[shape::K_STAGES], k_free[shape::K_STAGES], v_full[shape::V_STAGES], v_free[shape::V_STAGES];
     key_tile keys[shape::K_STAGES];
     query_tile tiles[shape::TILES];
+    tile_scores scores[shape::TILES];
     uint32_t votes[2 * WARPS];
     alignas(16) unsigned char biases[16]; /* the first ones of them */
 };
@@ -357,10 +368,13 @@ DEVICE void load_tiles(const forward_params &p, const tma_tensors<3> &maps, cons
     producer<shape> at = {{}, {}, {}, {}, nullptr, m.votes, has_maps, !has_maps || p.bias.data != nullptr};
     ROLLED for (uint32_t round = 0; round <= rounds; ++round) {
         query_tile t = {};
-        if (round < rounds && !find_tile<TILE_Q>(t, p, order, round)) continue;
+        if (round < rounds && !find_tile<TILE_Q>(t, p, order, tile_of_round(order, round))) continue;
         t.round = round;
         mbarrier_wait(&m.q_free[at.q.stage], at.q.parity ^ 1);
-        if (producer_thread() == 0) m.tiles[at.tile.stage] = t;
+        if (producer_thread() == 0) {
+            m.tiles[at.tile.stage] = t;
+            if (round < rounds) m.scores[at.tile.stage] = {find_score_rule(p, t.b, t.head), sink_of(p, t)};
+        }
         if (round == rounds) {
             if (has_maps && producer_thread() == 0) mbarrier_arrive(&m.q_full[at.q.stage]);
             return give_back(&m.q_full[at.q.stage]);
@@ -417,6 +431,52 @@ DEVICE void hide_masked(score_fragment<shape::TILE_K> &s, const uint32_t (&seen)
                     score = (bits & 1u << (8 * n + e)) != 0 ? score : -infinity_f32();
                 }
         }
+}
+
+/* Makes byte w of a quad's lane t byte t of its lane w. */
+DEVICE uint32_t transpose_bytes(uint32_t word)
+{
+    const uint32_t bytes = lane() % 2 == 0 ? 0x6240 : 0x3715, pairs = lane() / 2 % 2 == 0 ? 0x5410 : 0x3276;
+    word = permute_bytes(word, shfl_xor(FULL_WARP, word, 1), bytes);
+    return permute_bytes(word, shfl_xor(FULL_WARP, word, 2), pairs);
+}
+
+/* Says which of a lane's weights dropout keeps: bit 8 (n % 4) + 2 (n / 4) + e of [half] is that of weight
+ * [n][2 half + e]. */
+using kept_weights = uint32_t[2];
+
+/* Draws them for a tile. `i` and `eight` are as for draw_dropped, which draws beside the weights: there registers are
+ * short. A lane draws the bits of every fourth eight of keys, a byte for each lane of its quad. */
+template <int KEYS>
+DEVICE void draw_kept(kept_weights &kept, const score_rule &rule, int64_t i, int64_t eight, uint32_t threshold)
+{
+    constexpr int CALLS = KEYS / 32;
+    const uint32_t least = threshold << 16;
+    const int64_t first = eight + static_cast<int>(lane()) % 4;
+    UNROLL for (int half = 0; half < 2; ++half) {
+        philox_counter drawn[CALLS];
+        UNROLL for (int call = 0; call < CALLS; ++call)
+            drawn[call] = dropout_counter(rule, i + 8 * half, first + 4 * call);
+        draw_philox(drawn, rule);
+        float sums[2] = {0x1p23f, 0x1p23f}; /* collect bits, 16 each: integers have no pipe that is free */
+        UNROLL for (int call = 0; call < CALLS; ++call)
+            UNROLL for (int n = 0; n < 4; ++n) {
+                const float bit = static_cast<float>(1 << (8 * (n % 2) + 2 * call));
+                if (drawn[call].at[n] << 16 >= least) sums[n / 2] += bit;
+                if (drawn[call].at[n] >= least) sums[n / 2] += 2 * bit;
+            }
+        kept[half] = transpose_bytes((bits_of(sums[0]) & 0xffff) | bits_of(sums[1]) << 16);
+    }
+}
+
+/* Sets to 0 the weights that dropout does not keep. */
+template <int KEYS>
+DEVICE void drop_others(score_fragment<KEYS> &weights, const kept_weights &kept)
+{
+    UNROLL for (int half = 0; half < 2; ++half)
+        UNROLL for (int n = 0; n < KEYS / 8; ++n)
+            UNROLL for (int e = 0; e < 2; ++e)
+                if ((kept[half] >> (8 * (n % 4) + 2 * (n / 4) + e) & 1) == 0) weights[n][2 * half + e] = 0;
 }
 
 /* Turns scores times c into weights; maxima and sums follow them, and o must be multiplied by `rescale`. What is not
@@ -492,10 +552,20 @@ DEVICE void ask_product(consumer<shape> &c, shared_memory<shape> &m)
     multiply_p_v<T, shape>(flat(c.kept.o), c.weights, descriptor<typename shape::values>(m.v[same_in_all(c.v.stage)]));
 }
 
+/* Draws dropout's bits of the tile at `key`. */
+template <typename shape>
+DEVICE void draw_kept(kept_weights &kept, const consumer<shape> &c, const forward_params &p, const query_tile &t,
+                      int32_t key)
+{
+    if ((shape::FEATURES & HAS_DROPOUT) != 0 && p.dropout_threshold != 0)
+        draw_kept<shape::TILE_K>(kept, c.rule, p.q_start + t.first + warp_row() + static_cast<int>(lane()) / 4,
+                                 (p.k_start + key) / 8, p.dropout_threshold);
+}
+
 /* Turns the dot products of the tile at `key` into weights, and gives the tile back. */
 template <typename shape>
 DEVICE void take_scores(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m,
-                        int32_t key, float (&rescale)[2])
+                        int32_t key, const kept_weights &kept, float (&rescale)[2])
 {
     constexpr int TILE_K = shape::TILE_K;
     constexpr unsigned FEATURES = shape::FEATURES;
@@ -517,8 +587,7 @@ DEVICE void take_scores(consumer<shape> &c, const forward_params &p, const query
     if (HAS_TILES) release_keys(c, m);
     weigh_scores<shape::DIM_V, TILE_K>(c.kept, c.scores.s, c.c, rescale);
     if ((FEATURES & HAS_DROPOUT) != 0 && p.dropout_threshold != 0)
-        drop_weights<TILE_K>(c.scores.s, c.rule, p.q_start + t.first + warp_row() + static_cast<int>(lane()) / 4,
-                             (p.k_start + key) / 8, p.dropout_threshold);
+        drop_others<TILE_K>(c.scores.s, kept);
 }
 
 template <typename T, typename shape>
@@ -537,12 +606,14 @@ DEVICE void take_keys(consumer<shape> &c, const forward_params &p, const query_t
                       int32_t key)
 {
     float rescale[2];
+    kept_weights kept;
+    draw_kept(kept, c, p, t, key);
     take_turn();
     ask_scores<T>(c, m);
     ask_product<T>(c, m);
     give_turn<CONSUMERS>();
     wait_for<1>(flat(c.scores.s));
-    take_scores(c, p, t, m, key, rescale);
+    take_scores(c, p, t, m, key, kept, rescale);
     end_product(c, m);
     if (ballot(FULL_WARP, rescale[0] != 1 || rescale[1] != 1) != 0)
         UNROLL for (int n = 0; n < shape::DIM_V / 8; ++n)
@@ -574,11 +645,13 @@ DEVICE bool take_rows(consumer<shape> &c, const forward_params &p, const query_t
     const bool has_keys = key < NO_KEYS;
     if (has_keys) {
         float rescale[2]; /* of o, which is 0 */
+        kept_weights kept;
+        draw_kept(kept, c, p, t, key);
         take_turn();
         ask_scores<T>(c, m);
         give_turn<CONSUMERS>();
         wait_for<0>(flat(c.scores.s));
-        take_scores(c, p, t, m, key, rescale);
+        take_scores(c, p, t, m, key, kept, rescale);
         round_weights<T>(c);
         ROLLED for (key = await_keys(c, m); key < c.seen.some.last; key = await_keys(c, m))
             take_keys<T>(c, p, t, m, key);
@@ -590,17 +663,25 @@ DEVICE bool take_rows(consumer<shape> &c, const forward_params &p, const query_t
     return has_keys;
 }
 
+/* Returns the same, member by member: behind them lie bytes that nobody writes. */
+DEVICE score_rule copy_of(const score_rule &rule)
+{
+    return {rule.mask,  rule.block_mask, rule.bias, rule.scale, rule.cap,
+            rule.slope, {rule.key[0], rule.key[1]}, {rule.counter[0], rule.counter[1]}};
+}
+
 /* Begins with the consumer's rows of a tile. */
 template <typename shape>
 DEVICE void begin_tile(consumer<shape> &c, const forward_params &p, const query_tile &t, shared_memory<shape> &m)
 {
+    const tile_scores &scores = m.scores[c.tile.stage];
     const int32_t first = static_cast<int32_t>(warp() / 4) * ROWS, last = t.rows < first + ROWS ? t.rows : first + ROWS;
     const row_references<1> none = {};
     accumulators<shape::DIM_V> kept[1];
-    begin_rows(kept, none, sink_of(p, t));
+    begin_rows(kept, none, scores.sink);
     c.kept = kept[0];
     c.seen = keys_of_rows(p, t.s, t.first + first, t.first + last);
-    score_rule rule = find_score_rule(p, t.b, t.head);
+    score_rule rule = copy_of(scores.rule);
     c.c = take_factor(rule, p);
     c.rule = only<shape::FEATURES>(rule);
     c.biases = find_score_stages<typename shape::biases>(p, c.rule, m.biases, true);
@@ -608,10 +689,9 @@ DEVICE void begin_tile(consumer<shape> &c, const forward_params &p, const query_
 
 /* Writes o and lse of the warp's rows. Returns whether they must be taken again. */
 template <typename shape>
-DEVICE bool end_tile(consumer<shape> &c, const forward_params &p, const query_tile &t, bool has_keys)
+DEVICE bool end_tile(consumer<shape> &c, const forward_params &p, const query_tile &t, float sink, bool has_keys)
 {
     const int32_t row = t.first + warp_row(), lane_row = row + static_cast<int>(lane()) / 4;
-    const float sink = sink_of(p, t);
     row_references<1> reference = {};
     accumulators<shape::DIM_V> kept[1] = {c.kept};
     UNROLL for (int half = 0; half < 2; ++half) { /* rows that are not used may be anything */
@@ -645,7 +725,7 @@ DEVICE uint32_t take_tiles(const forward_params &p, const tile_order &order, sha
         begin_tile(c, p, t, m);
         const bool has_keys = take_rows<T>(c, p, t, m);
         give_back(&m.q_free[c.q.stage]); /* and the description of the tile before */
-        if (end_tile(c, p, t, has_keys)) doubts |= 1u << t.round % 32;
+        if (end_tile(c, p, t, m.scores[c.tile.stage].sink, has_keys)) doubts |= 1u << t.round % 32;
         step(c.tile), step(c.q);
     }
     if (warp() / 4 == 0) take_turn(); /* the last one that was given */
@@ -668,7 +748,7 @@ DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order
 {
     constexpr int DIM = shape::DIM, TILE_K = shape::TILE_K;
     query_tile t;
-    if (!find_tile<TILE_Q>(t, p, order, round)) return;
+    if (!find_tile<TILE_Q>(t, p, order, tile_of_round(order, round))) return;
     score_rule rule = find_score_rule(p, t.b, t.head);
     const float c = take_factor(rule, p), sink = sink_of(p, t);
     rule = only<shape::FEATURES>(rule);
@@ -754,7 +834,7 @@ int launch(const forward_params &p, void *stream)
     static_assert(sizeof(shared_memory<shape>) + ((shape::FEATURES & HAS_BIAS) != 0 ? MOST_BIASES : 0) <= 227 * 1024,
                   "what Hopper's CTAs may have");
     tma_tensors<3> maps = {};
-    const tile_order order = order_of<TILE_Q>(p);
+    const tile_order order = order_of<TILE_Q>(p, p.seqlen_q);
     const unsigned sms = launch_num_sms(stream), ctas = sms < 1 ? 1 : sms;
     const size_t biases = p.bias.data == nullptr ? 0
                           : p.bias.dtype == ATTEST_FP32 ? MOST_BIASES
@@ -773,12 +853,13 @@ int launch_features(const forward_params &p, void *stream)
     const unsigned features = features_of(p);
     if (p.softmax_scale > 0) {
         if (features == HAS_MASKS) return launch<T, shape<DIM, HAS_MASKS>>(p, stream);
-        if (features != 0 && (features & ~(HAS_MASKS | HAS_BIAS)) == 0)
-            return launch<T, shape<DIM, HAS_MASKS | HAS_BIAS>>(p, stream);
+        if (features == HAS_BIAS) return launch<T, shape<DIM, HAS_BIAS>>(p, stream);
+        if (features == (HAS_MASKS | HAS_BIAS)) return launch<T, shape<DIM, HAS_MASKS | HAS_BIAS>>(p, stream);
         if (features == HAS_ALIBI) return launch<T, shape<DIM, HAS_ALIBI>>(p, stream);
         if (features == HAS_CAP) return launch<T, shape<DIM, HAS_CAP>>(p, stream);
         if (features == HAS_DROPOUT) return launch<T, shape<DIM, HAS_DROPOUT>>(p, stream);
     }
+    if (p.dropout_threshold == 0) return launch<T, shape<DIM, EVERY_FEATURE & ~HAS_DROPOUT>>(p, stream);
     return launch<T, shape<DIM, EVERY_FEATURE>>(p, stream);
 }
 

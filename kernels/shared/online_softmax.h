@@ -1,5 +1,5 @@
-/* online_softmax.h - what forward kernels with a running maximum share, long ones and short/forward_sm80.cu: products
- * of 16 rows of a warp and a number of keys, weights, o.
+/* online_softmax.h - what long/forward_sm80.cu and short/forward_sm80.cu share: products of 16 rows of a warp and a
+ * number of keys, weights, o.
  *
  * Weights are 2^(y - m), y the score in base 2, m the running maximum of the row. */
 #ifndef ATTEST_KERNELS_SHARED_ONLINE_SOFTMAX_H
@@ -187,6 +187,7 @@ DEVICE void look_for_keys(accumulators<DIM> (&kept)[BLOCKS], const forward_param
         UNROLL for (int half = 0; half < 2; ++half) {
             const int32_t own = row + 16 * m + 8 * half + static_cast<int>(lane()) / 4;
             const uint32_t open = ballot(FULL_WARP, kept[m].any[half] == 0 && own < s.used_q);
+            if (open == 0) continue;
             ROLLED for (int g = 0; g < 8; ++g)
                 if ((open >> 4 * g & 1) != 0 && sees_a_key(p, b, head, row + 16 * m + 8 * half + g))
                     kept[m].any[half] |= static_cast<int>(lane()) / 4 == g;
@@ -202,16 +203,18 @@ struct doubts {
 template <int DIM, int BLOCKS>
 DEVICE doubts find_doubts(const accumulators<DIM> (&kept)[BLOCKS])
 {
-    float zero = 0;
+    float zero[4] = {}; /* chains that do not wait for one another */
     bool is_low = false;
-    UNROLL for (int m = 0; m < BLOCKS; ++m)
+    UNROLL for (int m = 0; m < BLOCKS; ++m) {
         UNROLL for (int half = 0; half < 2; ++half) {
             is_low |= kept[m].any[half] != 0 && kept[m].max[half] <= -LARGEST;
-            zero = fma_rn(kept[m].sum[half], 0.0f, zero);
-            UNROLL for (int n = 0; n < DIM / 8; ++n)
-                UNROLL for (int e = 2 * half; e < 2 * half + 2; ++e) zero = fma_rn(kept[m].o[n][e], 0.0f, zero);
+            zero[half] = fma_rn(kept[m].sum[half], 0.0f, zero[half]);
         }
-    return {ballot(FULL_WARP, zero != 0) != 0, ballot(FULL_WARP, is_low) != 0};
+        UNROLL for (int n = 0; n < DIM / 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e) zero[e] = fma_rn(kept[m].o[n][e], 0.0f, zero[e]);
+    }
+    const bool is_infinite = (zero[0] + zero[1]) + (zero[2] + zero[3]) != 0;
+    return {ballot(FULL_WARP, is_infinite) != 0, ballot(FULL_WARP, is_low) != 0};
 }
 
 /* Holds p as fragments, rounded to 16 bits or to a sum of two numbers of 16 bits. */

@@ -4,9 +4,9 @@
 # Dies where a text is not found exactly once. To be quick to compile, a mutant is of no more than needed: of kernels of
 # 16 bits, that for bf16; of kernels whose width is compiled in, that for heads of at most 64 features, if they take
 # such; of kernels that each feature has one of, that for all of them. Wider heads are left to the kernel itself. One
-# with a line `heads  of any width` is of all widths, one with `features  one by one` of each kernel. A line `likely`
-# names what is asked first: a case of kernels_long_cases.c, `large rows` for those of kernels_large.c, or a property
-# and the number of its case.
+# with a line `heads  of any width` is of all widths, one with `heads  192, 128` is that for heads of at most so many
+# features, and so many of v, one with `features  one by one` of each kernel. A line `likely` names what is asked first:
+# a case of kernels_long_cases.c, `large rows` for those of kernels_large.c, or a property and the number of its case.
 use strict;
 use warnings;
 
@@ -31,14 +31,15 @@ sub expanded {
         !exists $source{$1} ? $& : $seen->{$1}++ ? '' : expanded($source{$1}, $seen)}gmer;
 }
 
-# The code of a kernel `name` whose wider instances are those of `kernel`.
+# The code of a kernel `name` for heads of at most `k` and `v` features; its wider instances are those of `kernel`.
 sub narrowed {
-    my ($code, $name, $kernel) = @_;
+    my ($code, $name, $kernel, $k, $v) = @_;
     return $code if $kernel eq 'short_forward_sm90_d256'; # of wider heads alone
-    $code =~ s/\blaunch<T, shape<\d+, \d+>>/launch<T, shape<64, 64>>/g
-        or $code =~ s/\b(launch\w*<(?:T, )?)(?:32|128|256)\b/${1}64/g or return $code;
+    $code =~ s/\blaunch<T, shape<\d+, \d+>>/launch<T, shape<$k, $v>>/g
+        or $code =~ s/\b(launch\w*<(?:T, )?)(?:32|64|128|256)\b/$1$k/g or return $code;
+    $code =~ s/\bany_shape<\d+, (?=\d)/any_shape<$k, /g;
     my $of = $kernel =~ /backward/ ? 'p->forward' : '(*p)';
-    my $is_wide = "$of.head_dim > 64 || $of.head_dim_v > 64";
+    my $is_wide = "$of.head_dim > $k || $of.head_dim_v > $v";
     my $itself = "KERNEL_SYMBOL($kernel)";
     $code =~ s{^extern "C" int KERNEL_SYMBOL\($name\)(\(.*\))\n\{\n}
               {extern "C" int $itself$1;\n$&    if ($is_wide) return $itself(p, stream);\n}m
@@ -73,8 +74,9 @@ for my $m (@mutants) {
     }
     $code =~ s/KERNEL_SYMBOL\($kernel\)/KERNEL_SYMBOL($m->{name})/ or die "$kernel has no launcher\n";
     $code =~ s/(launch_(?:scores|width|few)|by_length)<f16>/$1<bf16>/g;
-    $code =~ s/if constexpr \(DIM <= 128\) \{/if constexpr (DIM < 0) {/ if !$m->{features};
-    $code = narrowed($code, $m->{name}, $kernel) if !$m->{heads};
+    $code =~ s/if (?:constexpr \(DIM <= 128|\(p.softmax_scale > 0)\) \{/if constexpr (DIM < 0) {/ if !$m->{features};
+    my ($k, $v) = ($m->{heads} // '64, 64') =~ /^(\d+), (\d+)$/;
+    $code = narrowed($code, $m->{name}, $kernel, $k, $v) if defined $k;
     open my $out, '>', "$folder/$m->{name}.cc" or die "$folder: $!\n";
     print $out $code;
     close $out or die "$m->{name}: $!\n";

@@ -31,7 +31,7 @@ bool kernels_replace(struct kernel_launchers *launchers, const char *kernel, ker
 struct kernel_implementation {
     struct implementation implementation; /* first: its functions find the rest by it */
     struct kernel_launchers launchers;
-    enum sim_generation generation;       /* of the simulated GPU */
+    enum sim_generation generation;       /* of the simulated GPU; on a chip the last one */
     bool is_general;                      /* kernels for short sequences are left out: others run all problems */
     bool only_replaced;                   /* problems that no kernel of `launchers` has a part in are refused */
 };

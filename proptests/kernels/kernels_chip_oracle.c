@@ -83,6 +83,12 @@ bool chip_large(void)
                 if (n >= 3) s.head_dim_v = dims[n] - 3;
                 ok &= check_shape(&s);
             }
+    static const int64_t widths[][2] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
+    for (int n = 0; n < 6; ++n) { /* few rows on many keys, which are cut */
+        struct sample_shape s = chip_shape(dtypes[n % 2], 40000, widths[n][0], FORWARD_ONLY | features[n % 2]);
+        s.head_dim_v = widths[n][1], s.queries = 200;
+        ok &= check_shape(&s);
+    }
     for (int n = 0; n < 2 && !chip_settings.quick; ++n) {
         struct sample_shape s = chip_shape(ATTEST_BF16, 8192, dims[n], features[n]);
         s.heads_q = 1;

@@ -247,6 +247,7 @@ struct kernel_implementation kernels_on_cuda(const char *name, const struct kern
                            .merge_recipe = ref_kernel_recipe(merge_kernel.name),
                            .merge_backward_recipe = ref_kernel_recipe(merge_backward_kernel.name),
                            .is_partial = true},
+        .generation = SIM_SM_90,
         .launchers = launchers != NULL ? *launchers : (struct kernel_launchers){{NULL}, {NULL}, NULL, NULL}};
 }
 

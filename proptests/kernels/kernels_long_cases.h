@@ -40,8 +40,8 @@ struct long_case {
      * once, 2^-15 at most, is felt where it meets delta, and the large numbers of k. */
     bool far_scores;
 
-    /* One score is 2048, or about 60, that of the hundredth row and key, or of many keys the three hundredth, behind
-     * all keys that a kernel may take for the others. */
+    /* One score is 2048, or about 60, that of the hundredth row and key, or of many keys the three hundredth, or of
+     * thousands the last but 49, behind all keys that a kernel may take for the others. */
     bool late_key, late_rise;
 
     /* All scores are 0 but those of two rows and of the keys 300, 302, 304 and 306, one for each lane of a quad, with

@@ -146,6 +146,11 @@ static void expect_arith(const void *in, void *out)
         o->min[n] = extreme(w->a[n], w->b[n], -1);
         const bool has_nan = isnan(float_of(w->a[n])) || isnan(float_of(w->b[n]));
         o->max_or_nan[n] = has_nan ? 0x7fffffff : o->max[n];
+        const uint32_t pair[2] = {w->a[n], w->b[n]};
+        uint8_t bytes[8];
+        memcpy(bytes, pair, sizeof bytes);
+        o->permuted[n] = 0;
+        for (int i = 0; i < 4; ++i) o->permuted[n] |= (uint32_t)bytes[w->c[n] >> 4 * i & 7] << 8 * i;
     }
 }
 
@@ -228,8 +233,8 @@ const struct probe probes_of_values[] = {
     {"16 bits to fp32", 80, true, 0, sizeof(struct widen_out), NULL, expect_widen, PROBE_ON(probe_widen)},
     {"fp32 to fp16, bf16, tf32", 80, true, sizeof(struct narrow_in), sizeof(struct narrow_out), fill_narrow,
      expect_narrow, PROBE_ON(probe_narrow)},
-    {"fma, division, max, min", 80, true, sizeof(struct arith_in), sizeof(struct arith_out), fill_arith, expect_arith,
-     PROBE_ON(probe_arith)},
+    {"fma, division, max, min, bytes", 80, true, sizeof(struct arith_in), sizeof(struct arith_out), fill_arith,
+     expect_arith, PROBE_ON(probe_arith)},
     {"max, min, product of two bf16", 90, true, sizeof(struct arith_in), sizeof(struct pairs_out), fill_arith,
      expect_pairs, PROBE_ON(probe_pairs)},
     {"special values of ex2, lg2, rcp, tanh", 80, true, sizeof(struct special_in), sizeof(struct special_out),

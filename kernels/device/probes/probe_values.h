@@ -25,6 +25,7 @@ struct arith_in {
 
 struct arith_out { /* NaN as 0x7fffffff */
     uint32_t fma[ARITH_COUNT], div[ARITH_COUNT], max[ARITH_COUNT], min[ARITH_COUNT], max_or_nan[ARITH_COUNT];
+    uint32_t permuted[ARITH_COUNT]; /* bytes of a and b, c the selector */
 };
 
 struct pairs_out { /* of a and b of arith_in, two bf16 each; NaN of products as 0x7fff */

@@ -37,6 +37,7 @@ KERNEL(THREADS, 1) void arith_kernel(const arith_in *in, arith_out *out)
     out->max[n] = bits_of(max_f32(a, b));
     out->min[n] = bits_of(min_f32(a, b));
     out->max_or_nan[n] = bits_of(max_or_nan_f32(a, b));
+    out->permuted[n] = permute_bytes(in->a[n], in->b[n], in->c[n]);
 }
 
 /* A product does not say which NaN it gives. */
