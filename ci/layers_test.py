@@ -14,6 +14,9 @@ MAY_INCLUDE = {
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<](\w+)/.*[">]', re.M)
 LABEL = re.compile(r'"(@attest)?//(\w*)[^"]*"')
+# A function whose result g++ may build in shared memory, unseen (kernels/device/machine.h).
+SCALAR = r"(?:void|bool|float|double|unsigned|int|u?int\d+_t|size_t)"
+BUILT_UNSEEN = re.compile(rf"^DEVICE (?!(?:constexpr |const )*{SCALAR} \w+\()(?!.*[\w>] \(?[*&]\w+\().*\w+\(", re.M)
 RULES = {"ci", "visibility"}  # rules and Criterion
 OF_ALL = {'"//:README.md"', '"//:LICENSE"', '"//:CMakeLists.txt"', '"//conditions:default"'}  # of the whole project
 COMMAND = 'actual = "//proptests/plugin:audit"'  # of the alias //reference/audit
@@ -47,6 +50,18 @@ class Layers(unittest.TestCase):
             self.assertGreater(len(found), 20, folder)
             self.assertIn(f"{folder}/BUILD", found)
             self.assertEqual([sentence for path, text in found.items() for sentence in wrong(folder, path, text)], [])
+
+    def test_what_returns_a_struct_is_inline(self):
+        found = {path: BUILT_UNSEEN.findall(text) for path, text in files("kernels").items()}
+        self.assertEqual({path: lines for path, lines in found.items() if lines}, {})
+        self.assertGreater(sum(len(re.findall("^DEVICE ", text, re.M)) for text in files("kernels").values()), 500)
+        for line in ("DEVICE row_lse split_lse(float max)", "DEVICE typename cta::stages scores_of_head(const cta &c)",
+                     "DEVICE own_chunks<tile, THREADS> chunks_of(unsigned thread)", "DEVICE T shuffle(T value)"):
+            self.assertEqual(len(BUILT_UNSEEN.findall(line)), 1, line)
+        for line in ("DEVICE void end(row_lse &to)", "DEVICE constexpr int row_step(int n)", "DEVICE T *find(int n)",
+                     "DEVICE const score_rule &rule_of(int n)", "DEVICE float (&flat(quad (&of)[2]))[8]",
+                     "INLINE row_lse split_lse(float max)"):
+            self.assertEqual(BUILT_UNSEEN.findall(line), [], line)
 
     def test_an_include_of_proptests_is_seen(self):
         self.assertEqual(wrong("reference", "reference/audit/a.c", '#include "proptests/properties/properties.h"\n'),

@@ -122,9 +122,9 @@ def components(nodes, edges):
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == number[node]:
-                    at = stack.index(node)
-                    members = set(stack[at:])
-                    del stack[at:]
+                    members = set()
+                    while node not in members:
+                        members.add(stack.pop())
                     on_stack -= members
                     if len(members) > 1 or node in edges[node]:
                         out.append(members)

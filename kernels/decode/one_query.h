@@ -43,7 +43,7 @@ DEVICE uint32_t find_item(const forward_params &p, int alone)
 
 /* The team depends on the sequence's own length and not on the batch, since the bits of its sums depend on the team.
  * Warps of rank < 0 have no work. */
-DEVICE team find_team(const forward_params &p, const sequence &s, int alone)
+INLINE team find_team(const forward_params &p, const sequence &s, int alone)
 {
     const int rank = is_packed(p, alone) ? 0 : static_cast<int>(warp());
     if (s.used_k > alone) return {WARPS, rank};
@@ -66,7 +66,7 @@ struct team_keys {
 };
 
 template <int DIM>
-DEVICE team_keys find_keys(const forward_params &p, const sequence &s, const team &t)
+INLINE team_keys find_keys(const forward_params &p, const sequence &s, const team &t)
 {
     const interval seen = keys_of_row(p, s, 0);
     const int32_t start = seen.first / (32 * t.warps) * (32 * t.warps);
@@ -75,7 +75,7 @@ DEVICE team_keys find_keys(const forward_params &p, const sequence &s, const tea
 
 /* Does the same where nothing is hidden. */
 template <int DIM>
-DEVICE team_keys all_keys(const sequence &s, const team &t)
+INLINE team_keys all_keys(const sequence &s, const team &t)
 {
     return {{0, s.used_q > 0 ? s.used_k : 0}, t.rank * BLOCK<DIM>, t.warps * BLOCK<DIM>};
 }
@@ -116,14 +116,14 @@ struct lane_rows {
 };
 
 template <int DIM>
-DEVICE lane_rows rows_of(const row_tensor &t, int64_t b, int64_t first, int64_t head, int32_t length)
+INLINE lane_rows rows_of(const row_tensor &t, int64_t b, int64_t first, int64_t head, int32_t length)
 {
     const int x = static_cast<int>(lane()) % LANES<DIM> * 8;
     const int count = length < x ? 0 : length < x + 8 ? length - x : 8;
     return {row_of(t, b, first, head, length).data + 2 * x, t.seqlen * 2, count, count == 8 && t.by_eight != 0};
 }
 
-DEVICE chunk load_some(const char *data, int count)
+INLINE chunk load_some(const char *data, int count)
 {
     struct alignas(16) {
         uint16_t at[8];
@@ -135,7 +135,7 @@ DEVICE chunk load_some(const char *data, int count)
 
 /* STREAMING says that nobody reads these bytes again. */
 template <bool STREAMING>
-DEVICE chunk load_chunk(const char *data)
+INLINE chunk load_chunk(const char *data)
 {
     return STREAMING ? load_global_16_streaming<chunk>(data) : load_global_16<chunk>(data);
 }

@@ -44,7 +44,7 @@ struct item_memory {
 };
 
 template <int DIM>
-DEVICE item_memory find_memory(unsigned char *shared, const item_sizes &sizes, int group, bool packed)
+INLINE item_memory find_memory(unsigned char *shared, const item_sizes &sizes, int group, bool packed)
 {
     unsigned char *const first = shared + (packed ? warp() * static_cast<unsigned>(sizes.all) : 0);
     float *const numbers = reinterpret_cast<float *>(first + sizes.kept);
@@ -122,7 +122,7 @@ DEVICE float join_numbers(float (&parts)[WARPS], const team &t, float number, bo
 /* Finds lse of a row that needs its own from q . k of its keys: first m, then the sum of 2^(y - m). All threads of a
  * team call it. */
 template <int DIM>
-DEVICE row_lse find_own_lse(const backward_params &p, const sequence &s, const float *dots, int64_t b, int64_t head,
+INLINE row_lse find_own_lse(const backward_params &p, const sequence &s, const float *dots, int64_t b, int64_t head,
                             const team_keys &keys, const team &t, float (&parts)[WARPS])
 {
     const forward_params &f = p.forward;
@@ -166,7 +166,7 @@ DEVICE float take_own_lse(float *dots, float c, const team_keys &keys, const tea
 
 /* Turns these into dp, m p and p times its slope, for the keys of a lane. */
 template <int DIM, bool PLAIN>
-DEVICE key_terms recompute_row_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
+INLINE key_terms recompute_row_weights(const backward_params &p, const sequence &s, const head_terms &h, int64_t b,
                                        const team_keys &keys)
 {
     const forward_params &f = p.forward;

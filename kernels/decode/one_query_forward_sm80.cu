@@ -114,7 +114,7 @@ DEVICE uint32_t find_scores(shared_numbers<DIM, false> &shared, float *scores, c
 
 /* Turns the dot products of a warp's keys into weights. */
 template <int DIM>
-DEVICE row_terms find_row_weights(shared_numbers<DIM, false> &shared, float *scores, const float *dots,
+INLINE row_terms find_row_weights(shared_numbers<DIM, false> &shared, float *scores, const float *dots,
                                   const forward_params &p, const sequence &s, const team &t, const team_keys &keys,
                                   int64_t b, int64_t head, float sink)
 {
@@ -267,7 +267,7 @@ constexpr int WHOLE_CTAS = BLOCKS == 1 ? 8 : 5; /* 12 fit with one block, 8 with
 
 /* Returns the lane's features of row 0 in a format of 16 bits; none is missing, and all are aligned. */
 template <int DIM>
-DEVICE lane_rows whole_rows(const row_tensor &t, uint32_t b, uint32_t head)
+INLINE lane_rows whole_rows(const row_tensor &t, uint32_t b, uint32_t head)
 {
     const int64_t offset = b * t.batch + head * t.head + static_cast<int64_t>(lane()) % LANES<DIM> * 8;
     return {static_cast<char *>(t.data) + 2 * offset, 2 * t.seqlen, 8, true};

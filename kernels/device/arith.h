@@ -6,7 +6,7 @@
 #include "kernels/device/convert.h"
 
 /* "fma": .rn.f32; sm_80. a b + c, rounded once. */
-DEVICE float fma_rn(float a, float b, float c)
+INLINE float fma_rn(float a, float b, float c)
 {
 #if ON_CHIP
     return __fmaf_rn(a, b, c);
@@ -16,7 +16,7 @@ DEVICE float fma_rn(float a, float b, float c)
 }
 
 /* "div": .rn.f32; sm_80. a / b, rounded once. */
-DEVICE float div_rn(float a, float b)
+INLINE float div_rn(float a, float b)
 {
 #if ON_CHIP
     return __fdiv_rn(a, b);
@@ -26,7 +26,7 @@ DEVICE float div_rn(float a, float b)
 }
 
 /* "max", "min": .f32; sm_80. A NaN gives way to the other operand, two give 0x7fffffff; -0 < +0. */
-DEVICE float max_f32(float a, float b)
+INLINE float max_f32(float a, float b)
 {
 #if ON_CHIP
     float d;
@@ -39,7 +39,7 @@ DEVICE float max_f32(float a, float b)
 #endif
 }
 
-DEVICE float min_f32(float a, float b)
+INLINE float min_f32(float a, float b)
 {
 #if ON_CHIP
     float d;
@@ -53,7 +53,7 @@ DEVICE float min_f32(float a, float b)
 }
 
 /* "max": .NaN.f32; sm_80. As max_f32, but a NaN stays: 0x7fffffff. */
-DEVICE float max_or_nan_f32(float a, float b)
+INLINE float max_or_nan_f32(float a, float b)
 {
 #if ON_CHIP
     float d;
@@ -80,7 +80,7 @@ inline uint32_t of_halves(uint32_t a, uint32_t b, F op)
 #endif
 
 /* "max", "min": .bf16x2; sm_80. As max_f32 and min_f32; two NaN give 0x7fff. */
-DEVICE uint32_t max_bf16x2(uint32_t a, uint32_t b)
+INLINE uint32_t max_bf16x2(uint32_t a, uint32_t b)
 {
 #if ON_CHIP
     uint32_t d;
@@ -91,7 +91,7 @@ DEVICE uint32_t max_bf16x2(uint32_t a, uint32_t b)
 #endif
 }
 
-DEVICE uint32_t min_bf16x2(uint32_t a, uint32_t b)
+INLINE uint32_t min_bf16x2(uint32_t a, uint32_t b)
 {
 #if ON_CHIP
     uint32_t d;
@@ -103,7 +103,7 @@ DEVICE uint32_t min_bf16x2(uint32_t a, uint32_t b)
 }
 
 /* "max": .xorsign.abs.bf16x2; needs sm_90a. The larger size, a NaN giving way, under whatever sign: callers drop it. */
-DEVICE uint32_t max_size_bf16x2(uint32_t a, uint32_t b)
+INLINE uint32_t max_size_bf16x2(uint32_t a, uint32_t b)
 {
 #if ON_CHIP
     uint32_t d = 0;
@@ -115,7 +115,7 @@ DEVICE uint32_t max_size_bf16x2(uint32_t a, uint32_t b)
 }
 
 /* "mul": .rn.bf16x2; needs sm_90a. Products rounded once, subnormal ones, too. */
-DEVICE uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+INLINE uint32_t mul_bf16x2(uint32_t a, uint32_t b)
 {
 #if ON_CHIP
     uint32_t d = 0;
@@ -136,7 +136,7 @@ DEVICE uint32_t mul_bf16x2(uint32_t a, uint32_t b)
  * count as zero, subnormal results are zero. */
 
 /* "ex2": .approx.ftz.f32; sm_80. 2^x. */
-DEVICE float exp2_approx(float x)
+INLINE float exp2_approx(float x)
 {
 #if ON_CHIP
     float y;
@@ -148,7 +148,7 @@ DEVICE float exp2_approx(float x)
 }
 
 /* "lg2": .approx.ftz.f32; sm_80. log2 x. */
-DEVICE float log2_approx(float x)
+INLINE float log2_approx(float x)
 {
 #if ON_CHIP
     float y;
@@ -160,7 +160,7 @@ DEVICE float log2_approx(float x)
 }
 
 /* "rcp": .approx.ftz.f32; sm_80. 1 / x. */
-DEVICE float rcp_approx(float x)
+INLINE float rcp_approx(float x)
 {
 #if ON_CHIP
     float y;
@@ -172,7 +172,7 @@ DEVICE float rcp_approx(float x)
 }
 
 /* "tanh": .approx.f32; sm_80. tanh x; subnormals are kept. */
-DEVICE float tanh_approx(float x)
+INLINE float tanh_approx(float x)
 {
 #if ON_CHIP
     float y;

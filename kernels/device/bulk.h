@@ -9,7 +9,7 @@
 #include "kernels/device/mbarrier.h"
 
 /* "cp.async.bulk": global to shared. */
-DEVICE void bulk_load(void *shared, const void *global, unsigned bytes, mbarrier *b)
+INLINE void bulk_load(void *shared, const void *global, unsigned bytes, mbarrier *b)
 {
 #if ON_CHIP
     ASM_SM_90("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -22,7 +22,7 @@ DEVICE void bulk_load(void *shared, const void *global, unsigned bytes, mbarrier
 
 /* "cp.async.bulk": .multicast::cluster. To the same place in each CTA of the cluster whose bit is set in `mask`, not 0;
  * each one's barrier at the same place gets the bytes. */
-DEVICE void bulk_load_multicast(void *shared, const void *global, unsigned bytes, mbarrier *b, uint16_t mask)
+INLINE void bulk_load_multicast(void *shared, const void *global, unsigned bytes, mbarrier *b, uint16_t mask)
 {
 #if ON_CHIP
     ASM_SM_90("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -35,7 +35,7 @@ DEVICE void bulk_load_multicast(void *shared, const void *global, unsigned bytes
 }
 
 /* "cp.async.bulk": shared to global. */
-DEVICE void bulk_store(void *global, const void *shared, unsigned bytes)
+INLINE void bulk_store(void *global, const void *shared, unsigned bytes)
 {
 #if ON_CHIP
     ASM_SM_90("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
@@ -46,7 +46,7 @@ DEVICE void bulk_store(void *global, const void *shared, unsigned bytes)
 }
 
 /* "cp.reduce.async.bulk": .add. global += shared, each element at once but in no order among copies. */
-DEVICE void bulk_reduce_add_f32(void *global, const void *shared, unsigned bytes)
+INLINE void bulk_reduce_add_f32(void *global, const void *shared, unsigned bytes)
 {
 #if ON_CHIP
     ASM_SM_90("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
@@ -56,7 +56,7 @@ DEVICE void bulk_reduce_add_f32(void *global, const void *shared, unsigned bytes
 #endif
 }
 
-DEVICE void bulk_reduce_add_f16(void *global, const void *shared, unsigned bytes)
+INLINE void bulk_reduce_add_f16(void *global, const void *shared, unsigned bytes)
 {
 #if ON_CHIP
     ASM_SM_90("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16 [%0], [%1], %2;"
@@ -66,7 +66,7 @@ DEVICE void bulk_reduce_add_f16(void *global, const void *shared, unsigned bytes
 #endif
 }
 
-DEVICE void bulk_reduce_add_bf16(void *global, const void *shared, unsigned bytes)
+INLINE void bulk_reduce_add_bf16(void *global, const void *shared, unsigned bytes)
 {
 #if ON_CHIP
     ASM_SM_90("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%0], [%1], %2;"
@@ -78,7 +78,7 @@ DEVICE void bulk_reduce_add_bf16(void *global, const void *shared, unsigned byte
 
 /* "cp.async.bulk": shared to another CTA's shared. Destination and barrier are pointers from cluster_map, both of one
  * CTA. */
-DEVICE void bulk_copy_cluster(void *shared_of_other, const void *shared, unsigned bytes, mbarrier *b_of_other)
+INLINE void bulk_copy_cluster(void *shared_of_other, const void *shared, unsigned bytes, mbarrier *b_of_other)
 {
 #if ON_CHIP
     ASM_SM_90("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -90,7 +90,7 @@ DEVICE void bulk_copy_cluster(void *shared_of_other, const void *shared, unsigne
 }
 
 /* "cp.async.bulk.commit_group". */
-DEVICE void bulk_commit()
+INLINE void bulk_commit()
 {
 #if ON_CHIP
     ASM_SM_90("cp.async.bulk.commit_group;" ::: "memory");
@@ -101,7 +101,7 @@ DEVICE void bulk_commit()
 
 /* "cp.async.bulk.wait_group". Until at most PENDING of this thread's groups have writes to do. */
 template <int PENDING>
-DEVICE void bulk_wait()
+INLINE void bulk_wait()
 {
     static_assert(PENDING >= 0, "a number of groups");
 #if ON_CHIP
@@ -113,7 +113,7 @@ DEVICE void bulk_wait()
 
 /* "cp.async.bulk.wait_group": .read. Until at most PENDING have shared memory to read: it may then be written again. */
 template <int PENDING>
-DEVICE void bulk_wait_read()
+INLINE void bulk_wait_read()
 {
     static_assert(PENDING >= 0, "a number of groups");
 #if ON_CHIP

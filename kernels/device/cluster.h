@@ -6,7 +6,7 @@
 
 /* "barrier.cluster": arrive, wait. Every thread of every CTA of the cluster, warps whole, once each in turn. What came
  * before an arrival is seen after the wait; if the arrival was relaxed, mbarriers before a fence_mbarrier_init alone. */
-DEVICE void cluster_arrive()
+INLINE void cluster_arrive()
 {
 #if ON_CHIP
     ASM_SM_90("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -15,7 +15,7 @@ DEVICE void cluster_arrive()
 #endif
 }
 
-DEVICE void cluster_arrive_relaxed()
+INLINE void cluster_arrive_relaxed()
 {
 #if ON_CHIP
     ASM_SM_90("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -24,7 +24,7 @@ DEVICE void cluster_arrive_relaxed()
 #endif
 }
 
-DEVICE void cluster_wait()
+INLINE void cluster_wait()
 {
 #if ON_CHIP
     ASM_SM_90("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -33,7 +33,7 @@ DEVICE void cluster_wait()
 #endif
 }
 
-DEVICE void cluster_sync()
+INLINE void cluster_sync()
 {
     cluster_arrive();
     cluster_wait();
@@ -42,7 +42,7 @@ DEVICE void cluster_sync()
 /* "mapa". The same place in the shared memory of CTA `rank` of the cluster, for ordinary accesses and for what takes
  * another CTA's pointer. That CTA has begun and does not end meanwhile: a cluster barrier before and after. */
 template <typename T>
-DEVICE T *cluster_map(T *pointer, unsigned rank)
+INLINE T *cluster_map(T *pointer, unsigned rank)
 {
 #if ON_CHIP
     uint64_t mapped = 0;

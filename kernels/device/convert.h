@@ -13,14 +13,14 @@ struct bf16 {
     uint16_t bits;
 };
 
-DEVICE uint32_t bits_of(float x)
+INLINE uint32_t bits_of(float x)
 {
     uint32_t bits;
     __builtin_memcpy(&bits, &x, 4);
     return bits;
 }
 
-DEVICE float float_of(uint32_t bits)
+INLINE float float_of(uint32_t bits)
 {
     float x;
     __builtin_memcpy(&x, &bits, 4);
@@ -29,7 +29,7 @@ DEVICE float float_of(uint32_t bits)
 
 /* "prmt"; sm_80. Four of eight bytes, of which `a` has 0 .. 3, lowest first, and `b` 4 .. 7: the last three bits of hex
  * digit n of `selector` say which is byte n. */
-DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
+INLINE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
 {
 #if ON_CHIP
     return __byte_perm(a, b, selector);
@@ -43,7 +43,7 @@ DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
 }
 
 /* "cvt": .f32.f16; sm_80. Exact. */
-DEVICE float to_f32(f16 x)
+INLINE float to_f32(f16 x)
 {
 #if ON_CHIP
     float y;
@@ -59,10 +59,10 @@ DEVICE float to_f32(f16 x)
 }
 
 /* The upper half of an fp32. Exact. */
-DEVICE float to_f32(bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
+INLINE float to_f32(bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
 
 /* "cvt": .rn.f16.f32; sm_80. To nearest, ties to even; infinity from 65520 on. */
-DEVICE f16 to_f16(float x)
+INLINE f16 to_f16(float x)
 {
 #if ON_CHIP
     uint16_t y;
@@ -81,7 +81,7 @@ DEVICE f16 to_f16(float x)
 }
 
 /* "cvt": .rn.bf16.f32; sm_80. To nearest, ties to even. */
-DEVICE bf16 to_bf16(float x)
+INLINE bf16 to_bf16(float x)
 {
 #if ON_CHIP
     uint16_t y;
@@ -96,7 +96,7 @@ DEVICE bf16 to_bf16(float x)
 
 /* "cvt": .rna.tf32.f32; sm_80. fp32 bits with 10 fraction bits, to nearest, ties away from zero, the lower 13 zero. Of
  * a NaN they are cut off, so that one whose payload lies there becomes an infinity. */
-DEVICE uint32_t to_tf32(float x)
+INLINE uint32_t to_tf32(float x)
 {
 #if ON_CHIP
     uint32_t y;
@@ -109,7 +109,7 @@ DEVICE uint32_t to_tf32(float x)
 }
 
 /* "cvt": .rn.f16x2.f32, .rn.bf16x2.f32; sm_80. Two numbers in 32 bits, `low` in the lower half, rounded as above. */
-DEVICE uint32_t pack_f16x2(float low, float high)
+INLINE uint32_t pack_f16x2(float low, float high)
 {
 #if ON_CHIP
     uint32_t y;
@@ -120,7 +120,7 @@ DEVICE uint32_t pack_f16x2(float low, float high)
 #endif
 }
 
-DEVICE uint32_t pack_bf16x2(float low, float high)
+INLINE uint32_t pack_bf16x2(float low, float high)
 {
 #if ON_CHIP
     uint32_t y;

@@ -9,7 +9,7 @@
 
 /* "cp.async": .cg, past the first-level cache; sm_80. 16 bytes; where not `valid` 16 zeros, and `global` is not read.
  * Both addresses are multiples of 16. */
-DEVICE void cp_async_16(void *shared, const void *global, bool valid = true)
+INLINE void cp_async_16(void *shared, const void *global, bool valid = true)
 {
 #if ON_CHIP
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -20,7 +20,7 @@ DEVICE void cp_async_16(void *shared, const void *global, bool valid = true)
 }
 
 /* "cp.async": .ca; sm_80. The same for 8 and 4 bytes. */
-DEVICE void cp_async_8(void *shared, const void *global, bool valid = true)
+INLINE void cp_async_8(void *shared, const void *global, bool valid = true)
 {
 #if ON_CHIP
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
@@ -30,7 +30,7 @@ DEVICE void cp_async_8(void *shared, const void *global, bool valid = true)
 #endif
 }
 
-DEVICE void cp_async_4(void *shared, const void *global, bool valid = true)
+INLINE void cp_async_4(void *shared, const void *global, bool valid = true)
 {
 #if ON_CHIP
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
@@ -41,7 +41,7 @@ DEVICE void cp_async_4(void *shared, const void *global, bool valid = true)
 }
 
 /* "cp.async.commit_group", sm_80. */
-DEVICE void cp_async_commit()
+INLINE void cp_async_commit()
 {
 #if ON_CHIP
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -52,7 +52,7 @@ DEVICE void cp_async_commit()
 
 /* "cp.async.wait_group", sm_80. Until at most PENDING of this thread's groups are unfinished. */
 template <int PENDING>
-DEVICE void cp_async_wait()
+INLINE void cp_async_wait()
 {
     static_assert(PENDING >= 0, "a number of groups");
 #if ON_CHIP
@@ -63,7 +63,7 @@ DEVICE void cp_async_wait()
 }
 
 /* "cp.async.wait_all", sm_80. Until all of this thread's copies are done, committed or not. */
-DEVICE void cp_async_wait_all()
+INLINE void cp_async_wait_all()
 {
 #if ON_CHIP
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -74,7 +74,7 @@ DEVICE void cp_async_wait_all()
 
 /* "cp.async.mbarrier.arrive": .noinc; sm_80. Arrives at the barrier when all copies that this thread has started are
  * done: one of the arrivals that its count names. */
-DEVICE void cp_async_mbarrier_arrive(mbarrier *b)
+INLINE void cp_async_mbarrier_arrive(mbarrier *b)
 {
 #if ON_CHIP
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(shared_address(b)) : "memory");

@@ -13,16 +13,16 @@
 #include "kernels/device/convert.h"
 
 /* Which of two NaNs comes out of an operation depends on the machine: so there is one. */
-DEVICE float one_nan_f32(float x) { return x != x ? float_of(0x7fffffff) : x; }
+INLINE float one_nan_f32(float x) { return x != x ? float_of(0x7fffffff) : x; }
 
-DEVICE float infinity_f32() { return float_of(0x7f800000); }
+INLINE float infinity_f32() { return float_of(0x7f800000); }
 
 /* 2^n, -126 <= n <= 127. */
-DEVICE float power_of_two_f32(int n) { return float_of(static_cast<uint32_t>(n + 127) << 23); }
+INLINE float power_of_two_f32(int n) { return float_of(static_cast<uint32_t>(n + 127) << 23); }
 
 /* 2^x within 2^-23.8, relative; 0.88 of the distance of neighbours where the result is subnormal. Exact at integers,
  * +inf from 128 on, 0 below -150. Not monotone: may step back by a last bit. */
-DEVICE float exp2_portable(float x)
+INLINE float exp2_portable(float x)
 {
     const float shift = 0x1.8p23f; /* the sum's last bit is worth 1: rounds to the nearest integer */
     const float limited = x < -151.0f ? -151.0f : x > 129.0f ? 129.0f : x;
@@ -41,7 +41,7 @@ DEVICE float exp2_portable(float x)
 
 /* log2(x) within 2^-23.07, relative, and 0.97 of the distance of neighbours. Exact at powers of two; -inf at either
  * zero, NaN below. */
-DEVICE float log2_portable(float x)
+INLINE float log2_portable(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3, least_normal = 0x00800000;
     const bool subnormal = bits_of(x) < least_normal;
@@ -68,10 +68,10 @@ DEVICE float log2_portable(float x)
 }
 
 /* 1 / x, correctly rounded. */
-DEVICE float rcp_portable(float x) { return one_nan_f32(div_rn(1.0f, x)); }
+INLINE float rcp_portable(float x) { return one_nan_f32(div_rn(1.0f, x)); }
 
 /* tanh(x) of |x| < 1/2 by its polynomial. */
-DEVICE float tanh_near_zero(float x)
+INLINE float tanh_near_zero(float x)
 {
     const float x2 = x * x;
     float p = 0x1.06cf4ep-9f;
@@ -84,7 +84,7 @@ DEVICE float tanh_near_zero(float x)
 }
 
 /* tanh(x) within 2^-22.08, relative. */
-DEVICE float tanh_portable(float x)
+INLINE float tanh_portable(float x)
 {
     const uint32_t sign = bits_of(x) & 0x80000000;
     const float a = float_of(bits_of(x) ^ sign);
@@ -93,19 +93,19 @@ DEVICE float tanh_portable(float x)
 }
 
 #ifdef ATTEST_POLYNOMIAL
-DEVICE float exp2_f32(float x) { return exp2_portable(x); }
-DEVICE float log2_f32(float x) { return log2_portable(x); }
-DEVICE float rcp_f32(float x) { return rcp_portable(x); }
-DEVICE float tanh_f32(float x) { return tanh_portable(x); }
+INLINE float exp2_f32(float x) { return exp2_portable(x); }
+INLINE float log2_f32(float x) { return log2_portable(x); }
+INLINE float rcp_f32(float x) { return rcp_portable(x); }
+INLINE float tanh_f32(float x) { return tanh_portable(x); }
 #else
-DEVICE float exp2_f32(float x) { return exp2_approx(x); }
-DEVICE float log2_f32(float x) { return log2_approx(x); }
-DEVICE float rcp_f32(float x) { return rcp_approx(x); }
-DEVICE float tanh_f32(float x) { return tanh_approx(x); }
+INLINE float exp2_f32(float x) { return exp2_approx(x); }
+INLINE float log2_f32(float x) { return log2_approx(x); }
+INLINE float rcp_f32(float x) { return rcp_approx(x); }
+INLINE float tanh_f32(float x) { return tanh_approx(x); }
 #endif
 
 /* tanh(x) of |x| >= 1/2, 1 - 2 / (e^2|x| + 1): two special functions, no division. */
-DEVICE float tanh_beyond(float x)
+INLINE float tanh_beyond(float x)
 {
     const uint32_t sign = bits_of(x) & 0x80000000;
     const float power = exp2_f32(float_of(bits_of(x) ^ sign) * 0x1.715476p1f); /* e^2a = 2^(2a log2 e) */
@@ -113,7 +113,7 @@ DEVICE float tanh_beyond(float x)
 }
 
 /* tanh(x), off by 2^-22 (1 + |tanh x|) at most, where tanh_f32 may be off by 2^-11. A NaN gives a NaN. */
-DEVICE float tanh_accurate(float x)
+INLINE float tanh_accurate(float x)
 {
     const float near_zero = tanh_near_zero(x), beyond = tanh_beyond(x);
     return float_of(bits_of(x) & 0x7fffffff) < 0.5f ? near_zero : beyond;

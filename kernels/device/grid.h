@@ -10,7 +10,7 @@
 /* "griddepcontrol": .wait. Until the launches ahead have ended and all that they wrote is seen. Every thread calls it:
  * before its first access to global memory, copies that it asks for included, and before it ends, so that a launch that
  * has ended vouches for those ahead of it. In a launch that does not begin early it returns at once. */
-DEVICE void grid_wait()
+INLINE void grid_wait()
 {
 #if ON_CHIP
     ASM_SM_90("griddepcontrol.wait;" ::: "memory");

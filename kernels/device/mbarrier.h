@@ -14,7 +14,7 @@ struct alignas(8) mbarrier {
 
 /* "mbarrier.init". By one thread, 1 <= count < 2^20. Others use the barrier after a barrier of the CTA, the async proxy
  * and other CTAs only after fence_mbarrier_init as well. */
-DEVICE void mbarrier_init(mbarrier *b, unsigned count)
+INLINE void mbarrier_init(mbarrier *b, unsigned count)
 {
 #if ON_CHIP
     ASM_SM_90("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(b)), "r"(count) : "memory");
@@ -24,7 +24,7 @@ DEVICE void mbarrier_init(mbarrier *b, unsigned count)
 }
 
 /* "mbarrier.inval". By one thread, when nobody uses it any more: its bytes are ordinary memory again. */
-DEVICE void mbarrier_inval(mbarrier *b)
+INLINE void mbarrier_inval(mbarrier *b)
 {
 #if ON_CHIP
     ASM_SM_90("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(shared_address(b)) : "memory");
@@ -34,7 +34,7 @@ DEVICE void mbarrier_inval(mbarrier *b)
 }
 
 /* "mbarrier.arrive". `count` arrivals at a barrier of this CTA. */
-DEVICE void mbarrier_arrive(mbarrier *b, unsigned count = 1)
+INLINE void mbarrier_arrive(mbarrier *b, unsigned count = 1)
 {
 #if ON_CHIP
     ASM_SM_90("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(b)), "r"(count) : "memory");
@@ -44,7 +44,7 @@ DEVICE void mbarrier_arrive(mbarrier *b, unsigned count = 1)
 }
 
 /* "mbarrier.arrive": .release.cluster. The same at a barrier of any CTA of the cluster, a pointer from cluster_map. */
-DEVICE void mbarrier_arrive_cluster(mbarrier *b, unsigned count = 1)
+INLINE void mbarrier_arrive_cluster(mbarrier *b, unsigned count = 1)
 {
 #if ON_CHIP
     ASM_SM_90("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0], %1;"
@@ -55,7 +55,7 @@ DEVICE void mbarrier_arrive_cluster(mbarrier *b, unsigned count = 1)
 }
 
 /* "mbarrier.arrive": .expect_tx. One arrival, and `bytes` more to come before the phase completes. */
-DEVICE void mbarrier_arrive_expect_tx(mbarrier *b, unsigned bytes)
+INLINE void mbarrier_arrive_expect_tx(mbarrier *b, unsigned bytes)
 {
 #if ON_CHIP
     ASM_SM_90("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
@@ -66,7 +66,7 @@ DEVICE void mbarrier_arrive_expect_tx(mbarrier *b, unsigned bytes)
 }
 
 /* "mbarrier.expect_tx". The bytes without the arrival. */
-DEVICE void mbarrier_expect_tx(mbarrier *b, unsigned bytes)
+INLINE void mbarrier_expect_tx(mbarrier *b, unsigned bytes)
 {
 #if ON_CHIP
     ASM_SM_90("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
@@ -78,7 +78,7 @@ DEVICE void mbarrier_expect_tx(mbarrier *b, unsigned bytes)
 
 /* "mbarrier.test_wait, mbarrier.try_wait": .parity. Whether the phase of this parity has completed; try_wait sleeps
  * a while first. */
-DEVICE bool mbarrier_try_wait(const mbarrier *b, unsigned parity)
+INLINE bool mbarrier_try_wait(const mbarrier *b, unsigned parity)
 {
 #if ON_CHIP
     uint32_t done = 0;
@@ -93,7 +93,7 @@ DEVICE bool mbarrier_try_wait(const mbarrier *b, unsigned parity)
 #endif
 }
 
-DEVICE bool mbarrier_test_wait(const mbarrier *b, unsigned parity)
+INLINE bool mbarrier_test_wait(const mbarrier *b, unsigned parity)
 {
 #if ON_CHIP
     uint32_t done = 0;
@@ -109,14 +109,14 @@ DEVICE bool mbarrier_test_wait(const mbarrier *b, unsigned parity)
 }
 
 /* try_wait until it is done. */
-DEVICE void mbarrier_wait(const mbarrier *b, unsigned parity)
+INLINE void mbarrier_wait(const mbarrier *b, unsigned parity)
 {
     while (!mbarrier_try_wait(b, parity)) {
     }
 }
 
 /* "membar/fence": fence.mbarrier_init. After mbarrier_init, before the barrier by which others learn of it. */
-DEVICE void fence_mbarrier_init()
+INLINE void fence_mbarrier_init()
 {
 #if ON_CHIP
     ASM_SM_90("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -127,7 +127,7 @@ DEVICE void fence_mbarrier_init()
 
 /* "membar/fence": fence.proxy.async. What this thread wrote with ordinary stores may be read by bulk and tensor
  * copies and by wgmma: by its own ones, and by those of threads that a barrier after this fence orders. */
-DEVICE void fence_proxy_async()
+INLINE void fence_proxy_async()
 {
 #if ON_CHIP
     ASM_SM_90("fence.proxy.async;" ::: "memory");
@@ -137,7 +137,7 @@ DEVICE void fence_proxy_async()
 }
 
 /* The same of this CTA's shared memory alone. */
-DEVICE void fence_proxy_async_shared()
+INLINE void fence_proxy_async_shared()
 {
 #if ON_CHIP
     ASM_SM_90("fence.proxy.async.shared::cta;" ::: "memory");

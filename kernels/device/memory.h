@@ -35,7 +35,7 @@ struct shared_cut {
 };
 
 template <typename... Bytes>
-DEVICE shared_cut<sizeof...(Bytes)> cut_shared(unsigned char *shared, Bytes... bytes)
+INLINE shared_cut<sizeof...(Bytes)> cut_shared(unsigned char *shared, Bytes... bytes)
 {
     constexpr int PARTS = sizeof...(Bytes);
     const unsigned sizes[PARTS] = {static_cast<unsigned>(bytes)...};
@@ -49,7 +49,7 @@ DEVICE shared_cut<sizeof...(Bytes)> cut_shared(unsigned char *shared, Bytes... b
 }
 
 /* Without parts again: something else takes their place from the first byte on. Pointers to parts stay valid. */
-DEVICE unsigned char *join_shared(unsigned char *shared)
+INLINE unsigned char *join_shared(unsigned char *shared)
 {
 #if !ON_CHIP
     sim_shared_cut(shared, nullptr, 0, nullptr);
@@ -60,7 +60,7 @@ DEVICE unsigned char *join_shared(unsigned char *shared)
 /* Ends what lies there: a stage of a ring that its consumers have released, a tile of which the next load may fill only
  * a part. One thread says so, ordered as a write of it would be. In the simulator nobody may read these bytes before
  * they are written again: what is stale is right by chance, until it holds a NaN. */
-DEVICE void expire_shared(void *shared, unsigned bytes)
+INLINE void expire_shared(void *shared, unsigned bytes)
 {
 #if ON_CHIP
     (void)shared, (void)bytes;
@@ -82,7 +82,7 @@ struct alignas(16) quad {
 
 /* One type's bytes as another's, both of 16. */
 template <typename T, typename S>
-DEVICE T same_16(const S &from)
+INLINE T same_16(const S &from)
 {
     static_assert(sizeof(T) == 16 && sizeof(S) == 16, "16 bytes");
     T to;
@@ -92,7 +92,7 @@ DEVICE T same_16(const S &from)
 
 /* "ld", "st": .v4; sm_80. 16 bytes at once of any kind of memory; addresses are multiples of 16. */
 template <typename T>
-DEVICE T load_16(const void *address)
+INLINE T load_16(const void *address)
 {
 #if ON_CHIP
     const sixteen_bytes v = *static_cast<const sixteen_bytes *>(address); /* copied from there, it would be bytes */
@@ -104,7 +104,7 @@ DEVICE T load_16(const void *address)
 }
 
 template <typename T>
-DEVICE void store_16(void *address, const T &value)
+INLINE void store_16(void *address, const T &value)
 {
     const sixteen_bytes v = same_16<sixteen_bytes>(value);
 #if ON_CHIP
@@ -116,7 +116,7 @@ DEVICE void store_16(void *address, const T &value)
 
 /* The same of global memory. Streaming (.cs) says that the bytes are used once: the caches drop them first. */
 template <typename T>
-DEVICE T load_global_16(const void *address)
+INLINE T load_global_16(const void *address)
 {
     sixteen_bytes v;
 #if ON_CHIP
@@ -129,7 +129,7 @@ DEVICE T load_global_16(const void *address)
 }
 
 template <typename T>
-DEVICE T load_global_16_streaming(const void *address)
+INLINE T load_global_16_streaming(const void *address)
 {
     sixteen_bytes v;
 #if ON_CHIP
@@ -142,7 +142,7 @@ DEVICE T load_global_16_streaming(const void *address)
 }
 
 template <typename T>
-DEVICE void store_global_16(void *address, const T &value)
+INLINE void store_global_16(void *address, const T &value)
 {
     const sixteen_bytes v = same_16<sixteen_bytes>(value);
 #if ON_CHIP
@@ -154,7 +154,7 @@ DEVICE void store_global_16(void *address, const T &value)
 }
 
 template <typename T>
-DEVICE void store_global_16_streaming(void *address, const T &value)
+INLINE void store_global_16_streaming(void *address, const T &value)
 {
     const sixteen_bytes v = same_16<sixteen_bytes>(value);
 #if ON_CHIP

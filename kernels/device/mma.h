@@ -23,7 +23,7 @@
 #endif
 
 /* "mma": m16n8k16, sm_80. d = a b + c, fp16 times fp16 in fp32; d may be c. */
-DEVICE void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4])
+INLINE void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4])
 {
 #if ON_CHIP
     DEVICE_MMA("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32");
@@ -33,7 +33,7 @@ DEVICE void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32
 }
 
 /* "mma": m16n8k16, sm_80. The same of bf16. */
-DEVICE void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4])
+INLINE void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4])
 {
 #if ON_CHIP
     DEVICE_MMA("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32");
@@ -43,7 +43,7 @@ DEVICE void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint3
 }
 
 /* "mma": m16n8k8, sm_80. The same of tf32; operands as to_tf32 makes them. */
-DEVICE void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4])
+INLINE void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4])
 {
 #if ON_CHIP
     DEVICE_MMA("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");
@@ -57,7 +57,7 @@ DEVICE void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32
 /* "ldmatrix": .m8n8.b16; sm_80. 1, 2 or 4 matrices of 8 x 8 16-bit numbers from shared memory: lane 8 n + i gives the
  * address, a multiple of 16, of row i of matrix n. r[n] of lane 4 g + t: row g, columns 2t and 2t + 1 of matrix n;
  * _trans: rows 2t and 2t + 1, column g. */
-DEVICE void ldmatrix_x1(uint32_t (&r)[1], const void *row)
+INLINE void ldmatrix_x1(uint32_t (&r)[1], const void *row)
 {
 #if ON_CHIP
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
@@ -67,7 +67,7 @@ DEVICE void ldmatrix_x1(uint32_t (&r)[1], const void *row)
 #endif
 }
 
-DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void *row)
+INLINE void ldmatrix_x2(uint32_t (&r)[2], const void *row)
 {
 #if ON_CHIP
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
@@ -77,7 +77,7 @@ DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void *row)
 #endif
 }
 
-DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row)
+INLINE void ldmatrix_x4(uint32_t (&r)[4], const void *row)
 {
 #if ON_CHIP
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -87,7 +87,7 @@ DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row)
 #endif
 }
 
-DEVICE void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row)
+INLINE void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row)
 {
 #if ON_CHIP
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
@@ -97,7 +97,7 @@ DEVICE void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row)
 #endif
 }
 
-DEVICE void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row)
+INLINE void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row)
 {
 #if ON_CHIP
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
@@ -107,7 +107,7 @@ DEVICE void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row)
 #endif
 }
 
-DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
+INLINE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
 {
 #if ON_CHIP
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -118,7 +118,7 @@ DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
 }
 
 /* "stmatrix": .m8n8.b16; needs sm_90a. The reverse of ldmatrix. */
-DEVICE void stmatrix_x1(void *row, const uint32_t (&r)[1])
+INLINE void stmatrix_x1(void *row, const uint32_t (&r)[1])
 {
 #if ON_CHIP
     ASM_SM_90("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};"
@@ -128,7 +128,7 @@ DEVICE void stmatrix_x1(void *row, const uint32_t (&r)[1])
 #endif
 }
 
-DEVICE void stmatrix_x2(void *row, const uint32_t (&r)[2])
+INLINE void stmatrix_x2(void *row, const uint32_t (&r)[2])
 {
 #if ON_CHIP
     ASM_SM_90("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};"
@@ -138,7 +138,7 @@ DEVICE void stmatrix_x2(void *row, const uint32_t (&r)[2])
 #endif
 }
 
-DEVICE void stmatrix_x4(void *row, const uint32_t (&r)[4])
+INLINE void stmatrix_x4(void *row, const uint32_t (&r)[4])
 {
 #if ON_CHIP
     ASM_SM_90("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
@@ -148,7 +148,7 @@ DEVICE void stmatrix_x4(void *row, const uint32_t (&r)[4])
 #endif
 }
 
-DEVICE void stmatrix_x1_trans(void *row, const uint32_t (&r)[1])
+INLINE void stmatrix_x1_trans(void *row, const uint32_t (&r)[1])
 {
 #if ON_CHIP
     ASM_SM_90("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};"
@@ -158,7 +158,7 @@ DEVICE void stmatrix_x1_trans(void *row, const uint32_t (&r)[1])
 #endif
 }
 
-DEVICE void stmatrix_x2_trans(void *row, const uint32_t (&r)[2])
+INLINE void stmatrix_x2_trans(void *row, const uint32_t (&r)[2])
 {
 #if ON_CHIP
     ASM_SM_90("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
@@ -168,7 +168,7 @@ DEVICE void stmatrix_x2_trans(void *row, const uint32_t (&r)[2])
 #endif
 }
 
-DEVICE void stmatrix_x4_trans(void *row, const uint32_t (&r)[4])
+INLINE void stmatrix_x4_trans(void *row, const uint32_t (&r)[4])
 {
 #if ON_CHIP
     ASM_SM_90("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"

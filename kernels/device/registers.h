@@ -8,7 +8,7 @@
  * or fewer than before: a multiple of 8, 24 .. 256. An increase waits until others have given enough away. The kernel
  * has launch bounds. */
 template <int REGISTERS>
-DEVICE void setmaxnreg_inc()
+INLINE void setmaxnreg_inc()
 {
     static_assert(REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0, "24 .. 256, a multiple of 8");
 #if ON_CHIP
@@ -19,7 +19,7 @@ DEVICE void setmaxnreg_inc()
 }
 
 template <int REGISTERS>
-DEVICE void setmaxnreg_dec()
+INLINE void setmaxnreg_dec()
 {
     static_assert(REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0, "24 .. 256, a multiple of 8");
 #if ON_CHIP

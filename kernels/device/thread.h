@@ -7,44 +7,44 @@
 /* ---- "Special Registers": %tid, %ctaid, %ntid, %nctaid, %laneid; sm_80 -------------------------------------- */
 
 #if ON_CHIP
-DEVICE unsigned thread_x() { return threadIdx.x; }
-DEVICE unsigned thread_y() { return threadIdx.y; }
-DEVICE unsigned thread_z() { return threadIdx.z; }
-DEVICE unsigned block_x() { return blockIdx.x; }
-DEVICE unsigned block_y() { return blockIdx.y; }
-DEVICE unsigned block_z() { return blockIdx.z; }
-DEVICE unsigned block_size_x() { return blockDim.x; }
-DEVICE unsigned block_size_y() { return blockDim.y; }
-DEVICE unsigned block_size_z() { return blockDim.z; }
-DEVICE unsigned grid_x() { return gridDim.x; }
-DEVICE unsigned grid_y() { return gridDim.y; }
-DEVICE unsigned grid_z() { return gridDim.z; }
+INLINE unsigned thread_x() { return threadIdx.x; }
+INLINE unsigned thread_y() { return threadIdx.y; }
+INLINE unsigned thread_z() { return threadIdx.z; }
+INLINE unsigned block_x() { return blockIdx.x; }
+INLINE unsigned block_y() { return blockIdx.y; }
+INLINE unsigned block_z() { return blockIdx.z; }
+INLINE unsigned block_size_x() { return blockDim.x; }
+INLINE unsigned block_size_y() { return blockDim.y; }
+INLINE unsigned block_size_z() { return blockDim.z; }
+INLINE unsigned grid_x() { return gridDim.x; }
+INLINE unsigned grid_y() { return gridDim.y; }
+INLINE unsigned grid_z() { return gridDim.z; }
 #else
-DEVICE unsigned thread_x() { return sim_thread_index(0); }
-DEVICE unsigned thread_y() { return sim_thread_index(1); }
-DEVICE unsigned thread_z() { return sim_thread_index(2); }
-DEVICE unsigned block_x() { return sim_block_index(0); }
-DEVICE unsigned block_y() { return sim_block_index(1); }
-DEVICE unsigned block_z() { return sim_block_index(2); }
-DEVICE unsigned block_size_x() { return sim_block_size(0); }
-DEVICE unsigned block_size_y() { return sim_block_size(1); }
-DEVICE unsigned block_size_z() { return sim_block_size(2); }
-DEVICE unsigned grid_x() { return sim_grid_size(0); }
-DEVICE unsigned grid_y() { return sim_grid_size(1); }
-DEVICE unsigned grid_z() { return sim_grid_size(2); }
+INLINE unsigned thread_x() { return sim_thread_index(0); }
+INLINE unsigned thread_y() { return sim_thread_index(1); }
+INLINE unsigned thread_z() { return sim_thread_index(2); }
+INLINE unsigned block_x() { return sim_block_index(0); }
+INLINE unsigned block_y() { return sim_block_index(1); }
+INLINE unsigned block_z() { return sim_block_index(2); }
+INLINE unsigned block_size_x() { return sim_block_size(0); }
+INLINE unsigned block_size_y() { return sim_block_size(1); }
+INLINE unsigned block_size_z() { return sim_block_size(2); }
+INLINE unsigned grid_x() { return sim_grid_size(0); }
+INLINE unsigned grid_y() { return sim_grid_size(1); }
+INLINE unsigned grid_z() { return sim_grid_size(2); }
 #endif
 
 /* thread_x + block_size_x (thread_y + block_size_y thread_z): 32 neighbours are a warp, 128 a warpgroup. */
-DEVICE unsigned linear_thread()
+INLINE unsigned linear_thread()
 {
     return thread_x() + block_size_x() * (thread_y() + block_size_y() * thread_z());
 }
 
-DEVICE unsigned lane() { return linear_thread() % 32; }
-DEVICE unsigned warp() { return linear_thread() / 32; }
+INLINE unsigned lane() { return linear_thread() % 32; }
+INLINE unsigned warp() { return linear_thread() / 32; }
 
 /* "%cluster_ctarank", "%cluster_nctarank". Needs sm_90a. This CTA's number in its cluster, and how many there are. */
-DEVICE unsigned cluster_rank()
+INLINE unsigned cluster_rank()
 {
 #if ON_CHIP
     unsigned rank = 0;
@@ -55,7 +55,7 @@ DEVICE unsigned cluster_rank()
 #endif
 }
 
-DEVICE unsigned cluster_size()
+INLINE unsigned cluster_size()
 {
 #if ON_CHIP
     unsigned size = 0;
@@ -69,7 +69,7 @@ DEVICE unsigned cluster_size()
 /* ---- Barriers of a CTA ---------------------------------------------------------------------------------------- */
 
 /* "bar, barrier", sm_80. All threads of the CTA that have not ended; warps whole. */
-DEVICE void sync_threads()
+INLINE void sync_threads()
 {
 #if ON_CHIP
     __syncthreads();
@@ -80,7 +80,7 @@ DEVICE void sync_threads()
 
 /* "bar, barrier": bar.sync id, threads; sm_80. Waits until `threads` of the CTA, a multiple of 32, have come to
  * barrier `id`, 1 .. 15 (0 is sync_threads): all name the same number, warps come whole. */
-DEVICE void named_barrier_sync(unsigned id, unsigned threads)
+INLINE void named_barrier_sync(unsigned id, unsigned threads)
 {
 #if ON_CHIP
     asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
@@ -90,7 +90,7 @@ DEVICE void named_barrier_sync(unsigned id, unsigned threads)
 }
 
 /* "bar, barrier": bar.arrive id, threads; sm_80. Counts as come and goes on. */
-DEVICE void named_barrier_arrive(unsigned id, unsigned threads)
+INLINE void named_barrier_arrive(unsigned id, unsigned threads)
 {
 #if ON_CHIP
     asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
@@ -104,7 +104,7 @@ DEVICE void named_barrier_arrive(unsigned id, unsigned threads)
 constexpr uint32_t FULL_WARP = 0xffffffff;
 
 /* "bar.warp.sync", sm_80. What the members wrote before is seen by all of them after. */
-DEVICE void sync_warp(uint32_t members)
+INLINE void sync_warp(uint32_t members)
 {
 #if ON_CHIP
     __syncwarp(members);
@@ -116,7 +116,7 @@ DEVICE void sync_warp(uint32_t members)
 /* "shfl.sync", sm_80. The value of another lane: of lane `operand` (idx), of the lane `operand` below (up) or above
  * (down), of lane ^ operand (xor), within segments of `width` lanes, a power of two. A lane outside of the segment: the
  * own value; but idx takes it modulo width, and xor may reach into a lower segment. Lanes read from are members. */
-DEVICE uint32_t shfl_idx(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
+INLINE uint32_t shfl_idx(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
 {
 #if ON_CHIP
     return __shfl_sync(members, value, static_cast<int>(operand), static_cast<int>(width));
@@ -125,7 +125,7 @@ DEVICE uint32_t shfl_idx(uint32_t members, uint32_t value, unsigned operand, uns
 #endif
 }
 
-DEVICE uint32_t shfl_up(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
+INLINE uint32_t shfl_up(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
 {
 #if ON_CHIP
     return __shfl_up_sync(members, value, operand, static_cast<int>(width));
@@ -134,7 +134,7 @@ DEVICE uint32_t shfl_up(uint32_t members, uint32_t value, unsigned operand, unsi
 #endif
 }
 
-DEVICE uint32_t shfl_down(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
+INLINE uint32_t shfl_down(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
 {
 #if ON_CHIP
     return __shfl_down_sync(members, value, operand, static_cast<int>(width));
@@ -143,7 +143,7 @@ DEVICE uint32_t shfl_down(uint32_t members, uint32_t value, unsigned operand, un
 #endif
 }
 
-DEVICE uint32_t shfl_xor(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
+INLINE uint32_t shfl_xor(uint32_t members, uint32_t value, unsigned operand, unsigned width = 32)
 {
 #if ON_CHIP
     return __shfl_xor_sync(members, value, static_cast<int>(operand), static_cast<int>(width));
@@ -154,11 +154,11 @@ DEVICE uint32_t shfl_xor(uint32_t members, uint32_t value, unsigned operand, uns
 
 /* The same for float and int. */
 #define DEVICE_SHUFFLE(name)                                                                                     \
-    DEVICE float name(uint32_t members, float value, unsigned operand, unsigned width = 32)                      \
+    INLINE float name(uint32_t members, float value, unsigned operand, unsigned width = 32)                      \
     {                                                                                                            \
         return float_of(name(members, bits_of(value), operand, width));                                          \
     }                                                                                                            \
-    DEVICE int name(uint32_t members, int value, unsigned operand, unsigned width = 32)                          \
+    INLINE int name(uint32_t members, int value, unsigned operand, unsigned width = 32)                          \
     {                                                                                                            \
         return static_cast<int>(name(members, static_cast<uint32_t>(value), operand, width));                    \
     }
@@ -169,7 +169,7 @@ DEVICE_SHUFFLE(shfl_xor)
 #undef DEVICE_SHUFFLE
 
 /* "vote.sync": ballot; sm_80. Bit n: the predicate of lane n, 0 for lanes that are no members. */
-DEVICE uint32_t ballot(uint32_t members, bool predicate)
+INLINE uint32_t ballot(uint32_t members, bool predicate)
 {
 #if ON_CHIP
     return __ballot_sync(members, predicate);
@@ -179,7 +179,7 @@ DEVICE uint32_t ballot(uint32_t members, bool predicate)
 }
 
 /* "redux.sync": .max.u32; sm_80. The largest value of all lanes of the warp, in each of them. */
-DEVICE uint32_t max_of_warp(uint32_t value)
+INLINE uint32_t max_of_warp(uint32_t value)
 {
 #if ON_CHIP
     return __reduce_max_sync(FULL_WARP, value);
@@ -193,7 +193,7 @@ DEVICE uint32_t max_of_warp(uint32_t value)
 }
 
 /* "elect.sync". Needs sm_90a. True in one of the members, the same one every time. */
-DEVICE bool elect_one(uint32_t members = FULL_WARP)
+INLINE bool elect_one(uint32_t members = FULL_WARP)
 {
 #if ON_CHIP
     uint32_t elected = 0;

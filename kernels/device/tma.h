@@ -24,13 +24,13 @@
  * In the text of the instruction the coordinates are operands 0 to 4; those that are not there are constants. */
 #if ON_CHIP
 #define DEVICE_TMA(dims, at, C0, C1, C2, C3, C4, ...)                                                                 \
-    DEVICE void tma_load_##dims(void *shared, const tensor_map *map, mbarrier *b, __VA_ARGS__)                        \
+    INLINE void tma_load_##dims(void *shared, const tensor_map *map, mbarrier *b, __VA_ARGS__)                        \
     {                                                                                                                 \
         ASM_SM_90("cp.async.bulk.tensor." #dims ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"           \
                   " [%5], [%6, " at "], [%7];"                                                                        \
                   :: C0, C1, C2, C3, C4, "r"(shared_address(shared)), "l"(map), "r"(shared_address(b)) : "memory");   \
     }                                                                                                                 \
-    DEVICE void tma_load_##dims##_multicast(void *shared, const tensor_map *map, mbarrier *b, uint16_t mask,          \
+    INLINE void tma_load_##dims##_multicast(void *shared, const tensor_map *map, mbarrier *b, uint16_t mask,          \
                                             __VA_ARGS__)                                                              \
     {                                                                                                                 \
         ASM_SM_90("cp.async.bulk.tensor." #dims ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"           \
@@ -38,12 +38,12 @@
                   :: C0, C1, C2, C3, C4, "r"(shared_address(shared)), "l"(map), "r"(shared_address(b)), "h"(mask)     \
                   : "memory");                                                                                        \
     }                                                                                                                 \
-    DEVICE void tma_store_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                              \
+    INLINE void tma_store_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                              \
     {                                                                                                                 \
         ASM_SM_90("cp.async.bulk.tensor." #dims ".global.shared::cta.tile.bulk_group [%6, " at "], [%5];"             \
                   :: C0, C1, C2, C3, C4, "r"(shared_address(shared)), "l"(map) : "memory");                           \
     }                                                                                                                 \
-    DEVICE void tma_reduce_add_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                         \
+    INLINE void tma_reduce_add_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                         \
     {                                                                                                                 \
         ASM_SM_90("cp.reduce.async.bulk.tensor." #dims ".global.shared::cta.add.tile.bulk_group [%6, " at "], [%5];"  \
                   :: C0, C1, C2, C3, C4, "r"(shared_address(shared)), "l"(map) : "memory");                           \
@@ -59,23 +59,23 @@ DEVICE_TMA(5d, "{%0, %1, %2, %3, %4}", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c
 #else
 #define DEVICE_COORDINATES(...) {__VA_ARGS__}
 #define DEVICE_TMA(dims, ndim, coordinates, ...)                                                                      \
-    DEVICE void tma_load_##dims(void *shared, const tensor_map *map, mbarrier *b, __VA_ARGS__)                        \
+    INLINE void tma_load_##dims(void *shared, const tensor_map *map, mbarrier *b, __VA_ARGS__)                        \
     {                                                                                                                 \
         const int32_t at[] = DEVICE_COORDINATES coordinates;                                                          \
         sim_tensor_load(shared, map, at, ndim, b, 0);                                                                 \
     }                                                                                                                 \
-    DEVICE void tma_load_##dims##_multicast(void *shared, const tensor_map *map, mbarrier *b, uint16_t mask,          \
+    INLINE void tma_load_##dims##_multicast(void *shared, const tensor_map *map, mbarrier *b, uint16_t mask,          \
                                             __VA_ARGS__)                                                              \
     {                                                                                                                 \
         const int32_t at[] = DEVICE_COORDINATES coordinates;                                                          \
         sim_tensor_load(shared, map, at, ndim, b, mask);                                                              \
     }                                                                                                                 \
-    DEVICE void tma_store_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                              \
+    INLINE void tma_store_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                              \
     {                                                                                                                 \
         const int32_t at[] = DEVICE_COORDINATES coordinates;                                                          \
         sim_tensor_store(map, at, ndim, shared);                                                                      \
     }                                                                                                                 \
-    DEVICE void tma_reduce_add_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                         \
+    INLINE void tma_reduce_add_##dims(const tensor_map *map, const void *shared, __VA_ARGS__)                         \
     {                                                                                                                 \
         const int32_t at[] = DEVICE_COORDINATES coordinates;                                                          \
         sim_tensor_reduce_add(map, at, ndim, shared);                                                                 \
@@ -90,7 +90,7 @@ DEVICE_TMA(5d, 5, (c0, c1, c2, c3, c4), int c0, int c1, int c2, int c3, int c4)
 #undef DEVICE_TMA
 
 /* "prefetch": .tensormap. The map itself is brought near. */
-DEVICE void tma_prefetch(const tensor_map *map)
+INLINE void tma_prefetch(const tensor_map *map)
 {
 #if ON_CHIP
     ASM_SM_90("prefetch.tensormap [%0];" :: "l"(map) : "memory");

@@ -23,7 +23,7 @@
 
 /* "Matrix Descriptor". Where a matrix lies in shared memory: its pointer, a multiple of 16, two distances in bytes,
  * and the swizzle, 0, 32, 64 or 128 bytes: README.md has a table of what lies where. */
-DEVICE uint64_t wgmma_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes, int swizzle_bytes)
+INLINE uint64_t wgmma_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes, int swizzle_bytes)
 {
     const uint64_t layout = swizzle_bytes == 128 ? 1 : swizzle_bytes == 64 ? 2 : swizzle_bytes == 32 ? 3 : 0;
     return static_cast<uint64_t>(shared_address(shared) >> 4 & 0x3fff) |
@@ -32,13 +32,13 @@ DEVICE uint64_t wgmma_descriptor(const void *shared, unsigned leading_bytes, uns
 }
 
 /* Of what begins that many bytes, a multiple of 16, later in the same layout. */
-DEVICE uint64_t wgmma_advance(uint64_t descriptor, unsigned bytes) { return descriptor + (bytes >> 4); }
+INLINE uint64_t wgmma_advance(uint64_t descriptor, unsigned bytes) { return descriptor + (bytes >> 4); }
 
 /* "wgmma.mma_async": .m64nNk16.f32.f16.f16. d = a b, plus d where `accumulate`; N = 8, 16, ..., 256; a is 64 x 16,
  * b 16 x N, both by descriptor. NEGATE: a or b counts as its negative. TRANSPOSE: what lies side by side in shared
  * memory is a column of a or a row of b ("MN-major"), else a row of a or a column of b ("K-major"). */
 template <int N, bool NEGATE_A = false, bool NEGATE_B = false, bool TRANSPOSE_A = false, bool TRANSPOSE_B = false>
-DEVICE void wgmma_m64nNk16_f16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate)
+INLINE void wgmma_m64nNk16_f16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate)
 {
     static_assert(N >= 8 && N <= 256 && N % 8 == 0, "8 .. 256, a multiple of 8");
 #if ON_CHIP
@@ -51,7 +51,7 @@ DEVICE void wgmma_m64nNk16_f16(float (&d)[N / 2], uint64_t a, uint64_t b, bool a
 
 /* The same with a in registers. */
 template <int N, bool NEGATE_A = false, bool NEGATE_B = false, bool TRANSPOSE_B = false>
-DEVICE void wgmma_m64nNk16_f16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate)
+INLINE void wgmma_m64nNk16_f16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate)
 {
     static_assert(N >= 8 && N <= 256 && N % 8 == 0, "8 .. 256, a multiple of 8");
 #if ON_CHIP
@@ -63,7 +63,7 @@ DEVICE void wgmma_m64nNk16_f16(float (&d)[N / 2], const uint32_t (&a)[4], uint64
 
 /* "wgmma.mma_async": .m64nNk16.f32.bf16.bf16. The same of bf16. */
 template <int N, bool NEGATE_A = false, bool NEGATE_B = false, bool TRANSPOSE_A = false, bool TRANSPOSE_B = false>
-DEVICE void wgmma_m64nNk16_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate)
+INLINE void wgmma_m64nNk16_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate)
 {
     static_assert(N >= 8 && N <= 256 && N % 8 == 0, "8 .. 256, a multiple of 8");
 #if ON_CHIP
@@ -75,7 +75,7 @@ DEVICE void wgmma_m64nNk16_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool 
 }
 
 template <int N, bool NEGATE_A = false, bool NEGATE_B = false, bool TRANSPOSE_B = false>
-DEVICE void wgmma_m64nNk16_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate)
+INLINE void wgmma_m64nNk16_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate)
 {
     static_assert(N >= 8 && N <= 256 && N % 8 == 0, "8 .. 256, a multiple of 8");
 #if ON_CHIP
@@ -86,7 +86,7 @@ DEVICE void wgmma_m64nNk16_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint6
 }
 
 /* "wgmma.fence". Before the first wgmma, and whenever ordinary instructions have written d or the registers of a. */
-DEVICE void wgmma_fence()
+INLINE void wgmma_fence()
 {
 #if ON_CHIP
     ASM_SM_90("wgmma.fence.sync.aligned;" ::: "memory");
@@ -96,7 +96,7 @@ DEVICE void wgmma_fence()
 }
 
 /* "wgmma.commit_group". The wgmmas since the last one are a group. */
-DEVICE void wgmma_commit()
+INLINE void wgmma_commit()
 {
 #if ON_CHIP
     ASM_SM_90("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -107,7 +107,7 @@ DEVICE void wgmma_commit()
 
 /* "wgmma.wait_group". Until at most PENDING groups are unfinished. */
 template <int PENDING>
-DEVICE void wgmma_wait()
+INLINE void wgmma_wait()
 {
     static_assert(PENDING >= 0 && PENDING <= 7, "a number of groups");
 #if ON_CHIP
@@ -120,7 +120,7 @@ DEVICE void wgmma_wait()
 /* No instruction: the compiler, which takes a wgmma's d for ready at once, moves no use of these registers across this
  * place. After the wait whose results are read, and before a fence if they were written just now. */
 template <typename T, int COUNT>
-DEVICE void wgmma_fence_operand(T (&registers)[COUNT])
+INLINE void wgmma_fence_operand(T (&registers)[COUNT])
 {
     static_assert(sizeof(T) == 4, "a register each");
 #if ON_CHIP

@@ -9,8 +9,8 @@
 
 #if ON_CHIP
 
-DEVICE void wgmma_fence_register(float &r) { asm volatile("" : "+f"(r) :: "memory"); }
-DEVICE void wgmma_fence_register(uint32_t &r) { asm volatile("" : "+r"(r) :: "memory"); }
+INLINE void wgmma_fence_register(float &r) { asm volatile("" : "+f"(r) :: "memory"); }
+INLINE void wgmma_fence_register(uint32_t &r) { asm volatile("" : "+r"(r) :: "memory"); }
 
 /* One instruction: TYPE "f16" or "bf16", then the numbers of the operands after d. */
 #define DEVICE_WGMMA_SHARED_A(TYPE, N, A, B, ACCUMULATE, NEGATED_A, NEGATED_B, TRANSPOSED_A, TRANSPOSED_B, ...)        \

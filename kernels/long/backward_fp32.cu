@@ -46,7 +46,7 @@ DEVICE float add_score(int pass, float number, const gradient &g)
 }
 
 /* Returns the state of a row before any pass; `is_own` says that its lse is not the one it is given. */
-DEVICE row_state begin_row(const backward_params &p, const query_head &h, int32_t row, bool &is_own)
+INLINE row_state begin_row(const backward_params &p, const query_head &h, int32_t row, bool &is_own)
 {
     row_state state = {};
     is_own = false;

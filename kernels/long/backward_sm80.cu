@@ -48,7 +48,7 @@ struct query_row {
 
 /* Loads it in the four lanes of the row; it is zero where nothing of the row is read. */
 template <bool PLAIN>
-DEVICE query_row load_query_row(const backward_params &p, const sequence &s, int64_t b, int64_t head, int32_t row)
+INLINE query_row load_query_row(const backward_params &p, const sequence &s, int64_t b, int64_t head, int32_t row)
 {
     const interval keys = keys_of_row(p.forward, s, row);
     const bool exists = keys.first < keys.last || (p.external_lse && row < s.used_q);
@@ -196,7 +196,7 @@ DEVICE void take_keys(query_warp<shape> &w, const forward_params &f, const seque
 }
 
 template <typename shape>
-DEVICE row_sums sum_row(const row_sums &own, bool has_cap)
+INLINE row_sums sum_row(const row_sums &own, bool has_cap)
 {
     row_sums out = own;
     out.dx = sum_of_quad(own.dx);
@@ -215,7 +215,7 @@ struct correction {
 };
 
 template <typename shape>
-DEVICE correction find_correction(const backward_params &p, const query_row &row, const row_sums &sums)
+INLINE correction find_correction(const backward_params &p, const query_row &row, const row_sums &sums)
 {
     const float offset = row.d - row.dlse;
     if (p.external_lse) return {row.d, 0};
@@ -438,7 +438,7 @@ struct shared_rows {
 };
 
 template <typename shape>
-DEVICE shared_rows find_shared_rows(unsigned char *shared)
+INLINE shared_rows find_shared_rows(unsigned char *shared)
 {
     constexpr int ROW = shape::DIM * sizeof(uint16_t);
     const auto parts = cut_shared(shared, shape::OWN * ROW, shape::OWN * ROW, 4 * shape::TILE * ROW,
@@ -544,7 +544,7 @@ struct query_cta {
 /* Says where masks and biases of a query head are, and in shared memory those of a stage. It is found again for each
  * tile, since it would take more registers than time. */
 template <typename cta, unsigned SCORES>
-DEVICE typename cta::stages scores_of_head(const cta &c, const forward_params &f, int64_t head, int stage)
+INLINE typename cta::stages scores_of_head(const cta &c, const forward_params &f, int64_t head, int stage)
 {
     using stages = typename cta::stages;
     score_rule rule = {};
@@ -627,7 +627,7 @@ struct other_tile {
 
 /* Returns the next tile of keys from `key` on that the block mask shows to a row. `known` is what is known of it. */
 template <typename shape>
-DEVICE other_tile next_keys(const query_cta<shape> &c, const forward_params &f, seen_tiles &known, int32_t key)
+INLINE other_tile next_keys(const query_cta<shape> &c, const forward_params &f, seen_tiles &known, int32_t key)
 {
     constexpr int TILE = shape::TILE;
     const bool has_blocks = has_block_mask<shape>(f);
@@ -905,7 +905,7 @@ struct query_tile {
 
 /* Returns the first tile from `at` on that the masks do not hide from all of `keys` keys. */
 template <typename shape>
-DEVICE query_tile next_queries(const forward_params &p, const sequence &s, const cta_place &place, interval rows,
+INLINE query_tile next_queries(const forward_params &p, const sequence &s, const cta_place &place, interval rows,
                                int32_t key, int keys, query_tile at, uint32_t *votes)
 {
     for (;; at.row += shape::TILE) {
@@ -1109,7 +1109,7 @@ DEVICE void load_queries(const key_cta<shape> &c, const backward_params &p, int 
 
 /* Returns the first tile from `at` on that the block mask shows a key of. `known` is what is known of the head's. */
 template <typename shape>
-DEVICE query_tile next_queries(const key_cta<shape> &c, const forward_params &f, seen_tiles &known, query_tile at)
+INLINE query_tile next_queries(const key_cta<shape> &c, const forward_params &f, seen_tiles &known, query_tile at)
 {
     constexpr int TILE = shape::TILE;
     for (;; at.row += TILE) {

@@ -20,7 +20,7 @@ struct axis_part {
     int64_t first, last;
 };
 
-DEVICE axis_part part_of(int64_t stride, int64_t length, int64_t index, int64_t step)
+INLINE axis_part part_of(int64_t stride, int64_t length, int64_t index, int64_t step)
 {
     if (stride == 0) return {0, length};
     return {index * step, (index + 1) * step < length ? (index + 1) * step : length};

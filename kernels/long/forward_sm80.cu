@@ -69,7 +69,7 @@ struct shared_tiles {
 DEVICE int32_t lane_row_of(const query_tile &t) { return t.first + t.warp_row + static_cast<int>(lane()) / 4; }
 
 /* Returns the lane's place in block m of the warp's rows and the tile of keys at `key`. */
-DEVICE fragment_place place_of(const query_tile &t, int m, int32_t key)
+INLINE fragment_place place_of(const query_tile &t, int m, int32_t key)
 {
     return place_of_lane(t.first + t.warp_row + 16 * m, key, t.warp_row + 16 * m, 0);
 }
@@ -158,7 +158,7 @@ DEVICE int32_t next_tile(seen_tiles &seen, const forward_params &p, const query_
 }
 
 /* Says how a warp takes the tile at `key`, which `seen` knows. */
-DEVICE tile_kind kind_of(const query_tile &t, const seen_tiles &seen, int32_t key)
+INLINE tile_kind kind_of(const query_tile &t, const seen_tiles &seen, int32_t key)
 {
     tile_kind out = {touches(t.warp_keys.some, key, TILE_K), {!contains(t.warp_keys.all, key, TILE_K), false}};
     if (t.rule.block_mask == nullptr) return out;
@@ -286,7 +286,7 @@ DEVICE void end_tile(accumulators<shape::DIM> (&kept)[shape::BLOCKS], const forw
 }
 
 template <typename shape>
-DEVICE shared_tiles find_shared_tiles(unsigned char *shared)
+INLINE shared_tiles find_shared_tiles(unsigned char *shared)
 {
     constexpr int ROW = shape::DIM * sizeof(uint16_t);
     const auto parts = cut_shared(shared, shape::TILE_Q * ROW, TILE_K * ROW, TILE_K * ROW,

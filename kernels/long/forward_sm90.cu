@@ -23,8 +23,9 @@
  * lose nothing in floating point. Where one is above MOST_WEIGHT, m moves up and o is rescaled: in fp16 at once, in
  * bf16 by taking the row again, as below. The numbers of a row depend on its own keys alone.
  *
- * Sums that are not finite, or too large, say that something in them is: then, after the last tile, the CTA takes the
- * tile again one score at a time (shared/exact_rows.h), which gives finite rows the bits that they have.
+ * Sums that are not finite, or too large, say that something in them is, and a sink far above m that their factor may
+ * be 0: then, after the last tile, the CTA takes the tile again one score at a time (shared/exact_rows.h), which gives
+ * finite rows the bits that they have.
  * kernels/long/forward.md has the figures, reference/bounds.md section 11 what it may be off by. */
 #include "kernels/long/forward_sm90.h"
 #include "kernels/shared/exact_rows.h"
@@ -38,6 +39,9 @@ enum { WRITERS = 3 };
 /* Weights are at most this: fp16 has no number of 2^16, and sums of fp32 stay far from their largest. */
 template <typename T>
 constexpr float MOST_WEIGHT = IS_F16<T> ? 0x1p15f : 0x1p64f;
+
+/* By as much a row's sink may be above its reference, in base 2, so that 2^(reference - sink) is a normal number. */
+constexpr float FARTHEST_SINK = 125;
 
 /* q and k have DIM features, v and o DIM_V. Tiles of keys are what registers (o, scores, weights) and shared memory
  * have room for. */
@@ -90,7 +94,7 @@ DEVICE bool is_cut(const query_tile &t)
 
 /* Returns a part of the keys of a tile: half of its tiles of keys. */
 template <int TILE_K>
-DEVICE interval part_of(const interval &keys, unsigned part)
+INLINE interval part_of(const interval &keys, unsigned part)
 {
     const int32_t middle = (keys.first / TILE_K + (keys.last + TILE_K - 1) / TILE_K) / 2 * TILE_K;
     if (part == 0) return {keys.first, middle};
@@ -137,16 +141,6 @@ struct producer {
     ring_place<shape::V_STAGES> v;
     mbarrier *filled = nullptr;
 };
-
-/* Says that a thread's copies, all but the PENDING last groups, have filled a place. */
-template <int PENDING, typename shape>
-DEVICE void end_copies(producer<shape> &at)
-{
-    cp_async_wait<PENDING>();
-    fence_proxy_async_shared();
-    if (at.filled != nullptr) give_back(at.filled);
-    at.filled = nullptr;
-}
 
 /* Loads `count` rows of a head from `row` on, panel by panel: what the tensor does not have becomes zero. By
  * maps one thread asks for it, and rows that the tensor has come, too, beyond those. */
@@ -481,7 +475,7 @@ struct row_results {
 };
 
 /* Joins the sink, a key of v = 0: what sums are relative to becomes the larger of the reference and the sink. */
-DEVICE row_results end_row(float reference, float sum, float sink)
+INLINE row_results end_row(float reference, float sum, float sink)
 {
     const float of_sink = sink * LOG2_E, largest = max_f32(reference, of_sink);
     const float weight = of_sink == largest ? 1 : exp2_f32(of_sink - largest); /* avoids inf - inf */
@@ -504,7 +498,8 @@ DEVICE void write_lse(const forward_params &p, const query_tile &t, int32_t row,
 }
 
 /* Finds the factors of o and, where keys are not cut, writes lse, beside the last product. A sum that is no number, or
- * so large that a weight may have been too large, is doubtful. */
+ * so large that a weight may have been too large, is doubtful; so is one whose sink is so far above the reference that
+ * the factor may be 0, though weights of up to 2^64 count. */
 template <typename T, bool IS_CUT>
 DEVICE void end_rows(rows_end &out, softmax_rows &rows, const forward_params &p, const query_tile &t)
 {
@@ -518,7 +513,8 @@ DEVICE void end_rows(rows_end &out, softmax_rows &rows, const forward_params &p,
         const float most = IS_F16<T> ? infinity_f32() : MOST_WEIGHT<T>;
         const float sum = sum_of_quad(rows.sum[half]);
         const row_results found = end_row(rows.reference[half], sum, sink);
-        out.is_doubtful |= !is_empty && !(rows.sum[half] < most);
+        const bool is_below_sink = sink * LOG2_E - rows.reference[half] > FARTHEST_SINK;
+        out.is_doubtful |= !is_empty && (is_below_sink || !(rows.sum[half] < most));
         out.is_empty[half] = is_empty;
         out.factor[half] = is_empty ? 0 : found.factor;
         if (IS_CUT) rows.sum[half] = sum;
@@ -555,7 +551,7 @@ struct joined_parts {
     float reference, roots[PARTS];
 };
 
-DEVICE joined_parts join(float reference, float other)
+INLINE joined_parts join(float reference, float other)
 {
     const float largest = max_f32(reference, other); /* of equals each counts as it is: -inf - -inf is no number */
     const float root = reference == largest ? 1 : exp2_f32((reference - largest) / 2);
@@ -668,18 +664,28 @@ DEVICE uint32_t take_tiles(consumer<shape> &c, const forward_params &p, uint32_t
 
 /* ---- tiles in which something is not finite ---------------------------------------------------------------------- */
 
-/* Turns scores times c into weights, for 16 rows of a warp: as consumers do where all is finite. kept.max is the
- * reference. Where it would not be finite, or a weight not, it becomes the maximum; beside a score of +inf no other
- * counts. A hidden key's weight is -0, which is UNSEEN once it is rounded. */
+/* Returns what the weights of a row are relative to from the first tile on in which it sees keys: their maximum, or
+ * what is as far below the sink as may be. */
+DEVICE float first_reference(float max, float of_sink)
+{
+    const bool is_far = max > -infinity_f32() && of_sink < infinity_f32() && of_sink - max > FARTHEST_SINK;
+    return is_far ? of_sink - FARTHEST_SINK : max;
+}
+
+/* Turns scores times c into weights, for 16 rows of a warp: as consumers do where all is finite and no sink is far. Of
+ * that, `of_sink` in base 2, weights are relative to what is near enough. kept.max is the reference. Where it would not
+ * be finite, or a weight not, it becomes the maximum; beside a score of +inf no other counts. A hidden key's weight is
+ * -0, which is UNSEEN once it is rounded. */
 template <typename T, int DIM, int KEYS>
-DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, float c)
+DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, float c, float of_sink)
 {
     ROLLED for (int half = 0; half < 2; ++half) {
         float max = -infinity_f32();
         ROLLED for (int i = 0; i < KEYS / 4; ++i) max = max_f32(max, scores.at[i / 2][2 * half + i % 2]);
         max = max_of_quad(max);
         const float of_tile = max == -infinity_f32() ? max : c * max, before = kept.max[half];
-        float reference = before == -infinity_f32() ? of_tile : before, next = reference, root = 1, by = 1, after = 1;
+        float reference = before == -infinity_f32() ? first_reference(of_tile, of_sink) : before;
+        float next = reference, root = 1, by = 1, after = 1;
         const bool is_number = reference - reference == 0;
         const float largest = is_number ? exp2_f32(fma_rn(max, c, -reference)) : 0;
         if (of_tile == infinity_f32() || largest == infinity_f32()) {
@@ -760,7 +766,7 @@ DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order
     query_tile t;
     if (!find_tile<TILE_Q>(t, p, order, number) || !sees_keys(t) || is_cut(t) != cuts) return;
     score_rule rule = find_score_rule(p, t.b, t.head);
-    const float c = rule.scale, none[2] = {0, 0};
+    const float c = rule.scale, of_sink = sink_of(p, t) * LOG2_E, none[2] = {0, 0};
     rule.scale = 1;
     const int32_t warp_row = static_cast<int32_t>(warp()) * 16, row = t.first + warp_row;
     accumulators<DIM_V> kept;
@@ -782,7 +788,7 @@ DEVICE_CALLED void take_exactly(const forward_params &p, const tile_order &order
             multiply_exactly<T, DIM>(scores, m.q + warp_row * DIM, m.k);
             find_scores(scores, p, rule, t.s, row + static_cast<int>(lane()) / 4,
                         key + static_cast<int>(lane()) % 4 * 2, none);
-            weigh_exactly<T>(part, scores, c);
+            weigh_exactly<T>(part, scores, c, of_sink);
             multiply_values_exactly<T, 1>(part, scores, m.v);
             named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* k and v are free */
         }

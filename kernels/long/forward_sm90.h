@@ -96,6 +96,16 @@ DEVICE void give_back(mbarrier *barrier)
     if (lane() == 0) mbarrier_arrive(barrier);
 }
 
+/* Says that a producer's copies, all but the PENDING last groups, have filled a place. */
+template <int PENDING, typename producer>
+DEVICE void end_copies(producer &at)
+{
+    cp_async_wait<PENDING>();
+    fence_proxy_async_shared();
+    if (at.filled != nullptr) give_back(at.filled);
+    at.filled = nullptr;
+}
+
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* Computes s = q k^T of 64 rows, as a group of wgmmas that is not waited for. */
@@ -153,7 +163,7 @@ struct lane_keys {
     int32_t first[2], last[2];
 };
 
-DEVICE lane_keys keys_of_lane(const forward_params &p, const sequence &of, int32_t row, int32_t key)
+INLINE lane_keys keys_of_lane(const forward_params &p, const sequence &of, int32_t row, int32_t key)
 {
     const int32_t lane_key = key + static_cast<int>(lane()) % 4 * 2;
     lane_keys out;

@@ -33,12 +33,12 @@ enum { WARPS = CONSUMER_THREADS / 32, PRODUCER_WARPS = GROUP / 32, TILE_Q = CONS
 constexpr int32_t NO_KEYS = INT32_MAX; /* in place of a tile's first key: the rows have no more tiles */
 
 /* Tiles are what registers and shared memory have room for: of keys, 128, but 64 where their biases lie beside wide
- * heads. */
+ * heads, or beside caps, which only kernels of every feature have. */
 template <int DIMENSIONS, unsigned HAS>
 struct shape {
     static constexpr int DIM = DIMENSIONS, DIM_V = DIMENSIONS;
     static constexpr unsigned FEATURES = HAS;
-    static constexpr int TILE_K = (HAS & HAS_BIAS) != 0 && DIM > 64 ? 64 : 128;
+    static constexpr int TILE_K = (HAS & HAS_BIAS) != 0 && (DIM > 64 || (HAS & HAS_CAP) != 0) ? 64 : 128;
     /* A CTA begins with 168 for each thread; a producer that looks at masks needs more, and one that copies biases. */
     static constexpr int REGISTERS_OF_CONSUMERS = (HAS & HAS_MASKS) != 0 ? (DIM * TILE_K > 64 * 128 ? 192 : 184)
                                                   : TILE_K < 128         ? 208
@@ -46,7 +46,7 @@ struct shape {
     static constexpr int REGISTERS_OF_PRODUCER = 3 * 168 - 2 * REGISTERS_OF_CONSUMERS;
     static constexpr int WORDS = TILE_K / 32; /* of a row's bits */
     static constexpr int Q_STAGES = (HAS & (HAS_MASKS | HAS_BIAS)) == HAS_MASKS && DIM <= 64 ? 2 : 1;
-    static constexpr int V_STAGES = (HAS & HAS_BIAS) == 0 && DIM <= 64 ? 4 : 2;
+    static constexpr int V_STAGES = DIM > 64 ? 2 : (HAS & HAS_BIAS) == 0 ? 4 : TILE_K == 64 ? 3 : 2;
     static constexpr int K_STAGES = (HAS & HAS_BIAS) == 0 && DIM > 64 ? 3 : V_STAGES;
     static constexpr int TILES = Q_STAGES + 1; /* those whose q has a place, and the one before them */
     using rows = panels<DIM, TILE_Q>;
@@ -118,16 +118,6 @@ struct producer {
 };
 
 DEVICE unsigned producer_thread() { return thread_x() - CONSUMER_THREADS; }
-
-/* Says that a thread's copies, all but the PENDING last groups, have filled a place. */
-template <int PENDING, typename shape>
-DEVICE void end_copies(producer<shape> &at)
-{
-    cp_async_wait<PENDING>();
-    fence_proxy_async_shared();
-    if (at.filled != nullptr) give_back(at.filled);
-    at.filled = nullptr;
-}
 
 /* Ends the loads of a place, which is full when their bytes have come. */
 template <typename shape>
@@ -218,7 +208,7 @@ struct mask_source {
     tile_masks rows;
 };
 
-DEVICE mask_source find_mask_source(const forward_params &p, const score_rule &rule)
+INLINE mask_source find_mask_source(const forward_params &p, const score_rule &rule)
 {
     if (rule.mask == nullptr) return {{}, NO_MASKS};
     const bool is_shared = p.mask.seqlen_q == 0 && rule.block_mask == nullptr;
@@ -664,7 +654,7 @@ DEVICE bool take_rows(consumer<shape> &c, const forward_params &p, const query_t
 }
 
 /* Returns the same, member by member: behind them lie bytes that nobody writes. */
-DEVICE score_rule copy_of(const score_rule &rule)
+INLINE score_rule copy_of(const score_rule &rule)
 {
     return {rule.mask,  rule.block_mask, rule.bias, rule.scale, rule.cap,
             rule.slope, {rule.key[0], rule.key[1]}, {rule.counter[0], rule.counter[1]}};

@@ -23,7 +23,7 @@ struct total {
     float max, sum;  /* of lse; of weights */
 };
 
-DEVICE total total_of(const merge_params &p, int64_t row)
+INLINE total total_of(const merge_params &p, int64_t row)
 {
     total t = {0, 0, -infinity_f32(), 0};
     for (int a = 0; a < p.num_states; ++a) {
@@ -40,7 +40,7 @@ DEVICE total total_of(const merge_params &p, int64_t row)
     return t;
 }
 
-DEVICE quad merge_features(const merge_params &p, const total &t, int64_t row, const four_features &f)
+INLINE quad merge_features(const merge_params &p, const total &t, int64_t row, const four_features &f)
 {
     if (t.parts == 1) return load_features(p.o_states[t.part], f);
     quad sum = {{0, 0, 0, 0}};

@@ -22,7 +22,7 @@ struct four_features {
     bool by_four; /* the four are there, and lie at a multiple of their bytes */
 };
 
-DEVICE four_features features_at(int64_t row, int64_t head_dim_v, int64_t x, bool by_four)
+INLINE four_features features_at(int64_t row, int64_t head_dim_v, int64_t x, bool by_four)
 {
     return {row * head_dim_v + x, head_dim_v - x, by_four};
 }
@@ -33,7 +33,7 @@ DEVICE float number_of(uint16_t bits, int32_t dtype)
 }
 
 /* Loads four features, with zeros past the row's end. */
-DEVICE quad load_features(const float *data, const four_features &f)
+INLINE quad load_features(const float *data, const four_features &f)
 {
     if (f.by_four) return load_global_16<quad>(data + f.at);
     quad out;
@@ -41,7 +41,7 @@ DEVICE quad load_features(const float *data, const four_features &f)
     return out;
 }
 
-DEVICE quad load_features(const void *data, int32_t dtype, const four_features &f)
+INLINE quad load_features(const void *data, int32_t dtype, const four_features &f)
 {
     if (dtype == ATTEST_FP32) return load_features(static_cast<const float *>(data), f);
     const uint16_t *const numbers = static_cast<const uint16_t *>(data) + f.at;

@@ -53,7 +53,7 @@ struct score_terms {
 };
 
 template <bool PLAIN>
-DEVICE score_terms find_score_terms(const forward_params &p, int64_t b, int64_t head)
+INLINE score_terms find_score_terms(const forward_params &p, int64_t b, int64_t head)
 {
     if (PLAIN) return {{}, p.softmax_scale * LOG2_E};
     score_terms out = {find_score_rule(p, b, head), 1};
@@ -73,7 +73,7 @@ struct pair_gradient {
 };
 
 /* dot is q . k, and dp is dout . v. `last` is as in is_kept. */
-DEVICE pair_gradient find_pair_gradient(const forward_params &p, const score_terms &terms, const sequence &s,
+INLINE pair_gradient find_pair_gradient(const forward_params &p, const score_terms &terms, const sequence &s,
                                         int32_t row, int32_t key, float dot, float dp, const row_lse &lse, float offset,
                                         dropout_bits &last)
 {
@@ -113,7 +113,7 @@ struct eight_features {
 };
 
 template <typename T>
-DEVICE eight_features unpack_eight(const void *numbers)
+INLINE eight_features unpack_eight(const void *numbers)
 {
     struct alignas(16) {
         uint32_t at[4];
@@ -125,7 +125,7 @@ DEVICE eight_features unpack_eight(const void *numbers)
     return out;
 }
 
-DEVICE eight_features load_eight_features(const row_pointer &row, bool by_eight, int x)
+INLINE eight_features load_eight_features(const row_pointer &row, bool by_eight, int x)
 {
     const bool at_once = by_eight && x + 8 <= row.length;
     if (at_once && row.dtype == ATTEST_BF16) return unpack_eight<bf16>(row.data + 2 * x);
@@ -158,7 +158,7 @@ struct lane_offsets {
 };
 
 template <int DIM>
-DEVICE lane_offsets find_lane_offsets()
+INLINE lane_offsets find_lane_offsets()
 {
     lane_offsets out;
     const unsigned l = lane();

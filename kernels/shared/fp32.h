@@ -59,18 +59,18 @@ struct query_head {
     score_rule rule;
 };
 
-DEVICE query_head find_query_head(const forward_params &p, int64_t b, int64_t head)
+INLINE query_head find_query_head(const forward_params &p, int64_t b, int64_t head)
 {
     return {b, head, find_sequence(p, b), find_score_rule(p, b, head)};
 }
 
 /* Returns rows of queries, of q, dout or what has their shape; and rows of the keys that the head sees, of k or v. */
-DEVICE head_rows query_rows(const row_tensor &t, const query_head &h, int32_t row, int32_t count, int32_t length)
+INLINE head_rows query_rows(const row_tensor &t, const query_head &h, int32_t row, int32_t count, int32_t length)
 {
     return {&t, h.b, h.s.first_q + row, h.head, length, count};
 }
 
-DEVICE head_rows key_rows(const forward_params &p, const row_tensor &t, const query_head &h, int32_t key, int32_t count,
+INLINE head_rows key_rows(const forward_params &p, const row_tensor &t, const query_head &h, int32_t key, int32_t count,
                           int32_t length)
 {
     return {&t, h.b, h.s.first_k + key, h.head / p.group, length, count};

@@ -225,7 +225,7 @@ DEVICE void drop_chunk(gradient_chunk &c, const forward_params &p, const score_r
 /* Looks at the block mask, as look_at_blocks does, for keys key .. key + keys - 1 and 32 tiles of ROWS query rows
  * before `last`, from tile `first` on. */
 template <int ROWS>
-DEVICE seen_tiles look_at_blocks_of_keys(const forward_params &p, const char *mask, int32_t key, int keys,
+INLINE seen_tiles look_at_blocks_of_keys(const forward_params &p, const char *mask, int32_t key, int keys,
                                          int32_t first, int32_t last)
 {
     const int64_t row = (static_cast<int64_t>(first) + lane()) * ROWS;
@@ -253,7 +253,7 @@ struct gradient_terms {
 
 /* Finds it with nothing but what SCORES says in it: what a kernel cannot have costs no registers. */
 template <unsigned SCORES>
-DEVICE gradient_terms find_gradient_terms(const forward_params &f, int64_t b, int64_t head)
+INLINE gradient_terms find_gradient_terms(const forward_params &f, int64_t b, int64_t head)
 {
     const score_terms found = find_score_terms<false>(f, b, head);
     constexpr unsigned NOT_LINEAR = HAS_BIAS | HAS_ALIBI | HAS_CAP;
@@ -267,7 +267,7 @@ DEVICE gradient_terms find_gradient_terms(const forward_params &f, int64_t b, in
 
 /* Takes chunk j of block m out of products, which are s and dp, and puts it back. */
 template <typename shape>
-DEVICE gradient_chunk chunk_of(const products<shape> &s, const products<shape> &dp, int m, int j)
+INLINE gradient_chunk chunk_of(const products<shape> &s, const products<shape> &dp, int m, int j)
 {
     gradient_chunk out;
     for_pairs([&](int n, int e) {

@@ -26,7 +26,7 @@ struct row_lse {
 };
 
 /* Returns lse of a row whose scores have the maximum m and the sum `sum` of 2^(y - m). */
-DEVICE row_lse split_lse(float max, float sum, float reference)
+INLINE row_lse split_lse(float max, float sum, float reference)
 {
     const float log_sum = log2_f32(sum);
     if (is_large(max)) return {max, log_sum, reference};
@@ -43,7 +43,7 @@ DEVICE float find_exponent(float dot, float c, float high)
 /* Loads the lse that a backward pass begins with. Where it is large and belongs to a larger key set, it is the
  * reference of scores with biases, and lse itself is 0. PLAIN says that there are no biases. */
 template <bool PLAIN = false>
-DEVICE row_lse load_row_lse(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
+INLINE row_lse load_row_lse(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
 {
     const float lse = load_scalar(p.forward.lse, s, b, row, head), y = lse_in_base_2(lse);
     if (!PLAIN && p.external_lse && p.forward.bias.data != nullptr && is_large(y)) return {0, 0, lse};
@@ -65,7 +65,7 @@ struct row_terms {
     float *offset; /* delta - dlse; only long/backward_sm80.cu has it */
 };
 
-DEVICE row_terms terms_of(const backward_params &p, const sequence &s, int64_t b, int64_t head)
+INLINE row_terms terms_of(const backward_params &p, const sequence &s, int64_t b, int64_t head)
 {
     const forward_params &f = p.forward;
     const int64_t all = f.num_heads_q * f.rows_q, first = f.cu_seqlens_q != nullptr ? s.first_q : b * f.seqlen_q;
@@ -84,7 +84,7 @@ struct row_state {
 };
 
 /* Loads a row's state from the workspace. Rows past used_q have no state, so it is zero. */
-DEVICE row_state load_row_state(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
+INLINE row_state load_row_state(const backward_params &p, const sequence &s, int64_t b, int32_t row, int64_t head)
 {
     if (row >= s.used_q) return {};
     const row_terms terms = terms_of(p, s, b, head);
@@ -107,7 +107,7 @@ struct gradient {
 };
 
 /* Computes it from q . k = dot and dout . v = dout_v. */
-DEVICE gradient find_gradient(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row,
+INLINE gradient find_gradient(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row,
                               int32_t key, float dot, float dout_v, const row_state &state)
 {
     const interval keys = keys_of_row(p, s, row);

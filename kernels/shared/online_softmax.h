@@ -1,5 +1,5 @@
-/* online_softmax.h - what long/forward_sm80.cu and short/forward_sm80.cu share: products of 16 rows of a warp and a
- * number of keys, weights, o.
+/* online_softmax.h - what forward kernels with a running maximum share, long ones and short/forward_sm80.cu: products
+ * of 16 rows of a warp and a number of keys, weights, o.
  *
  * Weights are 2^(y - m), y the score in base 2, m the running maximum of the row. */
 #ifndef ATTEST_KERNELS_SHARED_ONLINE_SOFTMAX_H
@@ -201,7 +201,7 @@ struct doubts {
 };
 
 template <int DIM, int BLOCKS>
-DEVICE doubts find_doubts(const accumulators<DIM> (&kept)[BLOCKS])
+INLINE doubts find_doubts(const accumulators<DIM> (&kept)[BLOCKS])
 {
     float zero[4] = {}; /* chains that do not wait for one another */
     bool is_low = false;

@@ -48,7 +48,7 @@ DEVICE float low_of(uint32_t pair) { return float_of(pair << 16); }
 DEVICE float high_of(uint32_t pair) { return float_of(pair & 0xffff0000); }
 
 /* Converts a chunk to fp16, times a power of two. */
-DEVICE chunk scaled(const chunk &row, int shift)
+INLINE chunk scaled(const chunk &row, int shift)
 {
     const uint32_t by = static_cast<uint32_t>(shift + 127) << 7;
     chunk out;

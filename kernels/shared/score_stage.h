@@ -51,7 +51,7 @@ DEVICE float take_factor(score_rule &rule, const forward_params &p)
 /* Returns the rule with nothing but FEATURES in it, which is all that a launch of such a kernel has, once the factor
  * has been taken. */
 template <unsigned FEATURES>
-DEVICE score_rule only(const score_rule &rule)
+INLINE score_rule only(const score_rule &rule)
 {
     score_rule out = rule;
     if (FEATURES == HAS_MASKS || FEATURES == HAS_DROPOUT) out.scale = 1;
@@ -253,7 +253,7 @@ struct score_stages {
 };
 
 template <typename stages>
-DEVICE stages find_score_stages(const forward_params &p, const score_rule &rule, unsigned char *shared, bool has_stages)
+INLINE stages find_score_stages(const forward_params &p, const score_rule &rule, unsigned char *shared, bool has_stages)
 {
     stages out = {};
     out.has_mask = has_stages && rule.mask != nullptr, out.has_bias = has_stages && rule.bias != nullptr;
@@ -298,7 +298,7 @@ struct fragment_place {
     int tile_row, tile_key;
 };
 
-DEVICE fragment_place place_of_lane(int32_t row, int32_t key, int tile_row, int tile_key)
+INLINE fragment_place place_of_lane(int32_t row, int32_t key, int tile_row, int tile_key)
 {
     const int g = static_cast<int>(lane()) / 4, x = static_cast<int>(lane()) % 4 * 2;
     return {row + g, key + x, tile_row + g, tile_key + x};
@@ -395,7 +395,7 @@ struct seen_tiles {
 
 /* Looks at the block mask of rows row .. row + rows - 1, and of keys before `last`; a lane takes a tile of KEYS. */
 template <int KEYS>
-DEVICE seen_tiles look_at_blocks(const forward_params &p, const score_rule &rule, int32_t row, int rows, int32_t first,
+INLINE seen_tiles look_at_blocks(const forward_params &p, const score_rule &rule, int32_t row, int rows, int32_t first,
                                  int32_t last)
 {
     const int64_t key = (static_cast<int64_t>(first) + lane()) * KEYS;

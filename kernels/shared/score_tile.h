@@ -18,7 +18,7 @@ struct score_source {
     bool by_sixteen;  /* 16 bytes of a row, from a multiple of 16 on, are neighbours and aligned */
 };
 
-DEVICE score_source find_score_source(const score_tensor &t, const void *of_head, int element_bytes)
+INLINE score_source find_score_source(const score_tensor &t, const void *of_head, int element_bytes)
 {
     const char *const data = static_cast<const char *>(of_head);
     const int64_t row = t.seqlen_q * element_bytes, key = t.seqlen_k * element_bytes;
@@ -43,7 +43,7 @@ DEVICE int pitch_of(const score_source &from)
 
 /* Gathers AT_ONCE elements of a row, zero where `count` ends before them. */
 template <typename tile>
-DEVICE sixteen_bytes gather_chunk(const char *at, int64_t step, int count)
+INLINE sixteen_bytes gather_chunk(const char *at, int64_t step, int count)
 {
     struct alignas(16) {
         unsigned char at[16];
@@ -72,7 +72,7 @@ struct own_chunks {
 };
 
 template <typename tile, int THREADS>
-DEVICE own_chunks<tile, THREADS> chunks_of(unsigned thread)
+INLINE own_chunks<tile, THREADS> chunks_of(unsigned thread)
 {
     return {static_cast<int>(thread) / tile::CHUNKS, static_cast<int>(thread) % tile::CHUNKS};
 }

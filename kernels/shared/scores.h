@@ -29,7 +29,7 @@ struct sequence {
     int32_t used_q, used_k;
 };
 
-DEVICE sequence find_sequence(const forward_params &p, int64_t b)
+INLINE sequence find_sequence(const forward_params &p, int64_t b)
 {
     sequence s = {0, 0, p.diag, p.alibi_diag, p.seqlen_q, p.seqlen_k, 0, 0};
     if (p.cu_seqlens_q != nullptr) {
@@ -73,7 +73,7 @@ DEVICE bool contains(interval i, int32_t a, int count) { return a >= i.first && 
 DEVICE int32_t clamp(int64_t j, int32_t seqlen) { return j < 0 ? 0 : j > seqlen ? seqlen : static_cast<int32_t>(j); }
 
 /* Returns the keys that lengths and window leave to a query row. */
-DEVICE interval keys_of_row(const forward_params &p, const sequence &s, int32_t row)
+INLINE interval keys_of_row(const forward_params &p, const sequence &s, int32_t row)
 {
     if (row >= s.used_q) return {0, 0};
     const int64_t diagonal = row + s.diag;
@@ -82,7 +82,7 @@ DEVICE interval keys_of_row(const forward_params &p, const sequence &s, int32_t 
 }
 
 /* Returns the query rows that lengths and window leave to a key: keys_of_row, turned around. */
-DEVICE interval rows_of_key(const forward_params &p, const sequence &s, int32_t key)
+INLINE interval rows_of_key(const forward_params &p, const sequence &s, int32_t key)
 {
     if (key >= s.used_k) return {0, 0};
     const int64_t diagonal = key - s.diag;
@@ -96,7 +96,7 @@ struct tile_keys {
     interval some, all;
 };
 
-DEVICE tile_keys keys_of_rows(const forward_params &p, const sequence &s, int32_t first, int32_t last)
+INLINE tile_keys keys_of_rows(const forward_params &p, const sequence &s, int32_t first, int32_t last)
 {
     if (first >= last) return {{0, 0}, {0, 0}};
     const interval top = keys_of_row(p, s, first), bottom = keys_of_row(p, s, last - 1);
@@ -104,7 +104,7 @@ DEVICE tile_keys keys_of_rows(const forward_params &p, const sequence &s, int32_
 }
 
 /* Returns the rows that some of the keys first .. last - 1, all inside used_k, are seen by. */
-DEVICE interval rows_of_keys(const forward_params &p, const sequence &s, int32_t first, int32_t last)
+INLINE interval rows_of_keys(const forward_params &p, const sequence &s, int32_t first, int32_t last)
 {
     if (first >= last) return {0, 0};
     return {rows_of_key(p, s, first).first, rows_of_key(p, s, last - 1).last};
@@ -127,7 +127,7 @@ DEVICE const char *scores_of(const score_tensor &t, int64_t b, int64_t head, int
     return static_cast<const char *>(t.data) + (b * t.batch + head * t.head) * element_bytes;
 }
 
-DEVICE score_rule find_score_rule(const forward_params &p, int64_t b, int64_t head)
+INLINE score_rule find_score_rule(const forward_params &p, int64_t b, int64_t head)
 {
     score_rule rule = {};
     if (p.mask.data != nullptr) rule.mask = reinterpret_cast<const unsigned char *>(scores_of(p.mask, b, head, 1));
@@ -243,7 +243,7 @@ struct score {
 
 /* Finds the score from q . k = dot, with r and j inside the interval. `reference` is 0, or what is subtracted from the
  * row's biases. */
-DEVICE score find_score(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int32_t key,
+INLINE score find_score(const forward_params &p, const score_rule &rule, const sequence &s, int32_t row, int32_t key,
                         float dot, float reference)
 {
     score out = {dot * rule.scale, 1, passes_masks(p, rule, row, key)};
@@ -283,7 +283,7 @@ struct philox_counter {
     uint32_t at[4];
 };
 
-DEVICE philox_counter dropout_counter(const score_rule &rule, int64_t i, int64_t eight)
+INLINE philox_counter dropout_counter(const score_rule &rule, int64_t i, int64_t eight)
 {
     return {{static_cast<uint32_t>(eight), static_cast<uint32_t>(i), rule.counter[0], rule.counter[1]}};
 }
@@ -335,7 +335,7 @@ DEVICE bool is_kept(const forward_params &p, const score_rule &rule, int32_t row
 /* ---- tiles that masks of bytes hide --------------------------------------------------------------------------- */
 
 /* Returns the rows or keys of a block of `size`, as far as they lie in from .. to - 1. */
-DEVICE interval inside_block(int64_t block, int32_t size, int32_t from, int32_t to)
+INLINE interval inside_block(int64_t block, int32_t size, int32_t from, int32_t to)
 {
     const int64_t first = block * size, last = first + size;
     return {first > from ? static_cast<int32_t>(first) : from, last < to ? static_cast<int32_t>(last) : to};
@@ -385,7 +385,7 @@ struct row_pointer {
     int32_t dtype, by_four, length;
 };
 
-DEVICE row_pointer row_of(const row_tensor &t, int64_t b, int64_t row, int64_t head, int32_t length)
+INLINE row_pointer row_of(const row_tensor &t, int64_t b, int64_t row, int64_t head, int32_t length)
 {
     const int64_t offset = b * t.batch + row * t.seqlen + head * t.head;
     return {static_cast<char *>(t.data) + offset * (t.dtype == ATTEST_FP32 ? 4 : 2), t.dtype, t.by_four, length};
@@ -406,7 +406,7 @@ DEVICE void store_feature(const row_pointer &row, int x, float value)
 }
 
 /* Loads features x .. x + 3, with zeros past the row's end. */
-DEVICE quad load_features(const row_pointer &row, int x)
+INLINE quad load_features(const row_pointer &row, int x)
 {
     if (row.dtype == ATTEST_FP32 && row.by_four && x + 4 <= row.length)
         return load_global_16<quad>(reinterpret_cast<const float *>(row.data) + x);

@@ -20,7 +20,7 @@ DEVICE unsigned tile_offset(unsigned row, unsigned x)
 }
 
 /* Loads eight numbers of a row that may end before them or be misaligned. */
-DEVICE sixteen_bytes load_eight(const row_pointer &row, int x)
+INLINE sixteen_bytes load_eight(const row_pointer &row, int x)
 {
     struct alignas(16) {
         uint16_t at[8];

@@ -68,7 +68,7 @@ struct share {
     unsigned first, step, end;
 };
 
-DEVICE share share_of(const work &w, unsigned cta)
+INLINE share share_of(const work &w, unsigned cta)
 {
     const unsigned wave = quotient(cta, w.by_staying), of_waves = w.staying * w.waves;
     const bool stays = wave < w.waves;
@@ -79,7 +79,7 @@ DEVICE share share_of(const work &w, unsigned cta)
     return {first, step, end < w.items ? end : w.items};
 }
 
-DEVICE share own_share(const work &w) { return share_of(w, block_x()); }
+INLINE share own_share(const work &w) { return share_of(w, block_x()); }
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 

@@ -52,7 +52,7 @@ struct any_places {
 };
 
 template <typename shape>
-DEVICE any_places find_places(unsigned char *shared)
+INLINE any_places find_places(unsigned char *shared)
 {
     constexpr int WORDS = 2 * shape::WARPS + shape::KEYS * shape::SPLIT; /* votes, then what is added */
     const auto at = cut_shared(shared, shape::TILE_BYTES, shape::TILE_BYTES, shape::TILE_BYTES, shape::TILE_BYTES,
@@ -69,7 +69,7 @@ DEVICE any_places find_places(unsigned char *shared)
  * are as many parts as sequences. */
 DEVICE int64_t own_part() { return static_cast<int64_t>(block_z()) * grid_y() + block_y(); }
 
-DEVICE any_problem find_problem(const backward_params &p, const short_sums &sums, int64_t b, int64_t head_kv, int tile)
+INLINE any_problem find_problem(const backward_params &p, const short_sums &sums, int64_t b, int64_t head_kv, int tile)
 {
     const forward_params &f = p.forward;
     any_problem out = {};
@@ -90,7 +90,7 @@ struct warp_place {
 };
 
 template <typename shape>
-DEVICE warp_place place_of_warp()
+INLINE warp_place place_of_warp()
 {
     const int own = static_cast<int>(warp());
     return {own / shape::SPLIT * 16, own % shape::SPLIT};
@@ -105,7 +105,7 @@ struct lane_rows {
 };
 
 /* Loads it; it is zero where nothing of the row is read. */
-DEVICE lane_rows load_rows_of_lane(const backward_params &p, const sequence &s, int64_t b, int64_t head, int32_t row)
+INLINE lane_rows load_rows_of_lane(const backward_params &p, const sequence &s, int64_t b, int64_t head, int32_t row)
 {
     lane_rows out = {};
     UNROLL for (int half = 0; half < 2; ++half) {
@@ -198,7 +198,7 @@ struct warp_cut {
 };
 
 template <typename shape>
-DEVICE warp_cut find_cut(const forward_params &f, const sequence &s, const score_rule &rule, const warp_place &own)
+INLINE warp_cut find_cut(const forward_params &f, const sequence &s, const score_rule &rule, const warp_place &own)
 {
     const int last = s.used_q < own.first + 16 ? s.used_q : own.first + 16;
     warp_cut out = {keys_of_rows(f, s, own.first, last).all, 0};

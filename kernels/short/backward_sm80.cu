@@ -187,7 +187,7 @@ struct alignas(16) group_problem {
 };
 
 template <typename shape>
-DEVICE group_problem find_problem(const forward_params &f)
+INLINE group_problem find_problem(const forward_params &f)
 {
     const int parts = f.group > 1 ? shape::GROUP_PARTS : 1, part = static_cast<int>(block_x()) % parts;
     group_problem out = {};

@@ -26,7 +26,7 @@ struct batch_head {
     unsigned b, head;
 };
 
-DEVICE batch_head batch_head_of(const backward_params &p, unsigned problem)
+INLINE batch_head batch_head_of(const backward_params &p, unsigned problem)
 {
     const unsigned b = quotient(problem, p.forward.by_heads_q);
     return {b, problem - b * p.forward.by_heads_q.by};
@@ -85,7 +85,7 @@ DEVICE T *whole_rows(const row_tensor &t, const backward_params &p, unsigned pro
 
 /* Returns the descriptor of a problem that is full and this launch's, as all are. It must not be put in shared memory:
  * as long as it is in registers, addresses of rows that nobody asks for are never computed. */
-DEVICE backward_problem full_problem(const backward_params &p, unsigned problem)
+INLINE backward_problem full_problem(const backward_params &p, unsigned problem)
 {
     const forward_params &f = p.forward;
     const auto [b, head] = batch_head_of(p, problem);

@@ -300,7 +300,7 @@ struct row_operands {
 };
 
 template <int DIM>
-DEVICE row_operands<DIM> find_operands(shared_memory<DIM> &m, unsigned turn)
+INLINE row_operands<DIM> find_operands(shared_memory<DIM> &m, unsigned turn)
 {
     const uint64_t own_q = descriptor<operand<DIM>>(tile_of(m, OF_Q, turn), own_first());
     const uint64_t own_dout = descriptor<operand<DIM>>(tile_of(m, OF_DOUT, turn), own_first());

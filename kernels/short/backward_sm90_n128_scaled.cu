@@ -174,7 +174,7 @@ struct shifts {
 
 /* |dp - delta| <= 2 DIM max |dout| max |v|, and each maximum is below 2^(its exponent + 1). So dp times its power is
  * within 1, and ds times both within p times its own. */
-DEVICE shifts find_shifts(const shared_memory &m)
+INLINE shifts find_shifts(const shared_memory &m)
 {
     uint32_t sizes[TENSORS / 2] = {};
     UNROLL for (int w = 0; w < WARPS; w += 2) {
@@ -192,7 +192,7 @@ DEVICE shifts find_shifts(const shared_memory &m)
 }
 
 /* Splits the factor such that no product of fp32 leaves its range where the result does not. */
-DEVICE factor factor_of(float scale, int exponent)
+INLINE factor factor_of(float scale, int exponent)
 {
     const int own = static_cast<int>(bits_of(scale) >> 23 & 0xff) - 127;
     const int first = limit(limit(exponent, -100 - own, 100 - own), -126, 127);

@@ -19,7 +19,7 @@ struct sum_places {
     float *sinks, *tiles;
 };
 
-DEVICE sum_places find_sum_places(const backward_params &p)
+INLINE sum_places find_sum_places(const backward_params &p)
 {
     float *const sinks = static_cast<float *>(p.workspace);
     return {sinks, sinks + (p.forward.batch * p.forward.num_heads_q + 3) / 4 * 4};

@@ -53,7 +53,7 @@ struct shape {
     static constexpr int SHARED_BYTES = PROBLEMS * NUMBERS * 2 + DESCRIPTORS;
 };
 
-DEVICE general_problem find_problem(const forward_params &p, unsigned problem, int most)
+INLINE general_problem find_problem(const forward_params &p, unsigned problem, int most)
 {
     general_problem c = {};
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
@@ -71,7 +71,7 @@ DEVICE general_problem find_problem(const forward_params &p, unsigned problem, i
     return c;
 }
 
-DEVICE row_pointer row_at(row_pointer first, const row_tensor &t, int row)
+INLINE row_pointer row_at(row_pointer first, const row_tensor &t, int row)
 {
     first.data += row * t.seqlen * (t.dtype == ATTEST_FP32 ? 4 : 2);
     return first;
@@ -143,7 +143,7 @@ struct warp_rows {
 };
 
 template <typename shape>
-DEVICE warp_rows find_warp_rows(const forward_params &p, const general_problem &c, int row)
+INLINE warp_rows find_warp_rows(const forward_params &p, const general_problem &c, int row)
 {
     warp_rows w = {row, {{0, shape::KEYS}, {0, shape::KEYS}}, {}, p.softmax_scale * LOG2_E, -infinity_f32()};
     const int last = c.s.used_q < row + 16 ? c.s.used_q : row + 16;

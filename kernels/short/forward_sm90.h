@@ -47,7 +47,7 @@ DEVICE void find_problem(const forward_params &p, unsigned problem, forward_prob
 /* Returns the descriptor of a problem that is full and this launch's. It must not be put in shared memory: as long as
  * it is in registers, addresses of rows that nobody asks for are never computed. */
 template <typename shape>
-DEVICE forward_problem full_problem(const forward_params &p, unsigned problem)
+INLINE forward_problem full_problem(const forward_params &p, unsigned problem)
 {
     const unsigned b = quotient(problem, p.by_heads_q), head = problem - b * p.by_heads_q.by;
     forward_problem c = {{}, shape::KEYS, shape::KEYS, shape::KEYS, true, true};
@@ -111,7 +111,7 @@ constexpr float MOST_WEIGHT = 0x1p15f;
 /* Turns scores times c into weights 2^(c s - m), where m is the row's maximum, of `used` keys; the others' weights are
  * 0. is_near says that m is the maximum of the first NEAR_KEYS keys; none is missing then. */
 template <int KEYS>
-DEVICE row_sums find_softmax_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
+INLINE row_sums find_softmax_weights(float (&s)[KEYS / 2], float c, int used, bool is_near)
 {
     row_sums out;
     if (used < KEYS) {
@@ -155,7 +155,7 @@ DEVICE bool are_all(const bool (&facts)[COUNT])
 /* Returns a lane's first of a warp's 16 rows of o: the lane stores rows lane / CHUNKS, + STEP ..., eight features
  * each. */
 template <int DIM>
-DEVICE row_pointer first_row_of_o(const forward_params &p, const forward_problem &c, unsigned warp_row)
+INLINE row_pointer first_row_of_o(const forward_params &p, const forward_problem &c, unsigned warp_row)
 {
     const int64_t row = warp_row + lane() / CHUNKS<DIM>;
     return {c.rows[O] + row * p.o.seqlen * 2, p.o.dtype, p.o.by_four, p.head_dim_v};

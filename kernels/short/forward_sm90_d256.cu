@@ -126,7 +126,7 @@ DEVICE bool has_problem(const shared_memory &m, const share &own, unsigned n)
 
 /* Returns its problem descriptor, if that is not in shared memory. */
 template <bool ALL_WHOLE>
-DEVICE forward_problem found_problem(const forward_params &p, const share &own, unsigned n)
+INLINE forward_problem found_problem(const forward_params &p, const share &own, unsigned n)
 {
     return ALL_WHOLE ? full_problem<operand>(p, own.first + n * own.step) : forward_problem{};
 }

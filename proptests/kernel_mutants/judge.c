@@ -57,7 +57,7 @@ int main(int argc, char **argv)
         const struct kernels_asked asked = {.first_case = first, .cases = CASES};
         if (!kernels_reject("mutant", &launchers, &asked, &by)) continue;
         by.message[strcspn(by.message, "\n")] = '\0';
-        printf("rejected by %s, case %" PRId64 ": %.120s\n", by.property, by.number, by.message);
+        printf("rejected by %s, case %" PRId64 ": %.300s\n", by.property, by.number, by.message);
         return REJECTED;
     }
     if (kernels_answered() == 0) return printf("no case reaches it\n"), ERROR;

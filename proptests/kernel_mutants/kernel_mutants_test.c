@@ -43,7 +43,7 @@ static bool is_rejected(const struct kernel_mutant *m, const struct kernels_aske
     cr_assert(kernels_replace(&launchers, m->kernel, m->launcher), "there is no kernel %s", m->kernel);
     for (; asked.first_case < cases; asked.first_case += CASES) {
         if (!kernels_reject(m->name, &launchers, &asked, &by)) continue;
-        printf("%-28s %-14s %s\n    %s, case %" PRId64 ": %.160s\n", m->name, m->kernel, m->bug, by.property, by.number,
+        printf("%-28s %-14s %s\n    %s, case %" PRId64 ": %.300s\n", m->name, m->kernel, m->bug, by.property, by.number,
                by.message);
         fflush(stdout);
         cr_expect(is_named(&by), "%s: mutants.txt lacks a line `likely` that names what rejects it: %s, case %" PRId64

@@ -98,7 +98,8 @@ int kernels_large(const struct implementation *self, int32_t dtype, struct kerne
 unsigned kernels_sim_sms(const struct attest_problem *p);
 
 /* Which cases of several tiles are asked, and in which dtype: number `from` and each `every`-th one after it, of them
- * the one of that name; NULL: whatever their names. */
+ * the one of that name; NULL: whatever their names. Where that is not every one, those about how large a format's
+ * numbers may be are asked, too, and those of many keys in bf16 alone. */
 struct kernels_long_asked {
     int32_t dtype;
     int from, every;

@@ -92,7 +92,8 @@ static void set_features(struct prop_case *c, const struct long_case *from)
     if (p->has_sink) c->sink = case_doubles(c, p->num_heads_q);
     if (p->has_alibi) c->slopes = case_doubles(c, p->num_heads_q);
     for (int64_t h = 0; h < p->num_heads_q; ++h) {
-        if (p->has_sink) c->sink[h] = from->hiding && h == p->num_heads_q - 1 ? FAR_BIAS : (double)h - 1;
+        if (p->has_sink)
+            c->sink[h] = from->far_sinks ? 95 : from->hiding && h == p->num_heads_q - 1 ? FAR_BIAS : (double)h - 1;
         if (p->has_alibi) c->slopes[h] = 0.0625 * (double)(1 + h);
     }
 }
@@ -161,7 +162,8 @@ static double value_of(const struct prop_case *c, const struct long_case *from, 
     if (is_late && at[2] == 0 && t == T_Q) return at[0] % c->p.seqlen_q == 100 ? 64 : 0;
     const int64_t row = at[0] % c->p.seqlen_q, key = at[0] % c->p.seqlen_k;
     const int64_t late = c->p.seqlen_k > 1000 ? c->p.seqlen_k - 50 : c->p.seqlen_k > 300 ? 300 : 100;
-    if (is_late && at[2] == 0 && t == T_K) return key != late ? 0 : from->late_key ? 256 : 7.5;
+    const double rise = from->late_key ? 256 : from->far_sinks ? 5.125 : 7.5;
+    if (is_late && at[2] == 0 && t == T_K) return key != late ? 0 : rise;
     const bool is_rise = from->late_rises && key >= 300 && key < 308 && (key % 2 == 0 || key == 301);
     if (from->late_rises && t == T_Q)
         return at[2] > 1 ? 0 : row == 200 ? 64.5f : row == 100 && at[2] == 0 ? 64 : 0;
@@ -315,13 +317,23 @@ static int ask_case(const struct implementation *self, const struct long_case *o
     return verdict;
 }
 
+/* Whether case n is asked. */
+static bool is_turn(const struct long_case *from, int n, const struct kernels_long_asked *asked)
+{
+    const bool is_about_range = from->late_key || from->late_rise || from->late_rises || from->far_sinks ||
+                                from->far_scores || from->sizes != USUAL_SIZES;
+    if (asked->every == 1) return true;
+    if (from->seqlens[1] > MANY_KEYS) return asked->dtype == ATTEST_BF16;
+    return is_about_range || n % asked->every == asked->from;
+}
+
 int kernels_long(const struct implementation *self, bool backward, const struct kernels_long_asked *asked,
                  struct kernels_verdicts *verdicts, struct prop_context *context)
 {
     int failure = TRIAL_PASSES;
-    for (int n = asked->from; failure == TRIAL_PASSES && long_cases[n].name != NULL; ++n) {
+    for (int n = 0; failure == TRIAL_PASSES && long_cases[n].name != NULL; ++n) {
         const struct long_case *const from = &long_cases[n];
-        if ((n - asked->from) % asked->every != 0) continue;
+        if (!is_turn(from, n, asked)) continue;
         if (asked->only == NULL || strcmp(asked->only, from->name) == 0)
             failure = kernels_note(verdicts, from->name, ask_case(self, from, backward, asked->dtype, context));
     }

@@ -324,6 +324,8 @@ const struct long_case long_cases[] = {
      .late_key = true},
     {"aligned, a late rise", .heads_kv = 1, .seqlens = {150, 420}, .head_dims = {64, 64}, .aligned = true,
      .late_rise = true},
+    {"aligned, a late rise beside a far sink", .heads_kv = 1, .seqlens = {150, 420}, .head_dims = {64, 64},
+     .features = FEATURE(SINK), .aligned = true, .late_rise = true, .far_sinks = true},
     {"aligned, late rises that add up", .heads_kv = 1, .seqlens = {250, 420}, .head_dims = {64, 64}, .aligned = true,
      .late_rises = true},
     {"aligned, causal, width 96", .heads_kv = 1, .seqlens = {150, 270}, .head_dims = {96, 96}, .no_group = true,

@@ -44,6 +44,10 @@ struct long_case {
      * thousands the last but 49, behind all keys that a kernel may take for the others. */
     bool late_key, late_rise;
 
+    /* Sinks are 95, about 137 in base 2, and a late rise is one to 41: a weight that counts beside the sink, though
+     * those of the first keys are less than fp32 has. */
+    bool far_sinks;
+
     /* All scores are 0 but those of two rows and of the keys 300, 302, 304 and 306, one for each lane of a quad, with
      * weights of 2^126.2 for row 100 and 2^127.2 for row 200: four of them are more than fp32 has, though none is. For
      * row 200 key 301 has another, so that what one lane has of them is more, too. The values of these keys are small,

@@ -9,9 +9,12 @@
 #include "proptests/kernels/kernels.h"
 
 /* Forward and backward cases of one test; its cases are its own. Many small ones, whose scores times head_dim are at
- * most WORK; and some of several tiles even where heads are wide. */
-enum { SEED = 11, CASES = 1500, BACKWARD_CASES = 500, WORK = 1 << 13, FEWER = 10, FAR = 1 << 20 };
+ * most WORK; and some of several tiles even where heads are wide. With ATTEST_ASK_ALL in the environment MORE times as
+ * many small ones, and each long case in each dtype: otherwise half of them, as kernels of 16 bits are one template. */
+enum { SEED = 11, CASES = 500, BACKWARD_CASES = 200, WORK = 1 << 13, MORE = 3, FEWER = 3, FAR = 1 << 20 };
 enum { LARGE_CASES = 80, LARGE_BACKWARD_CASES = 30, LARGE_WORK = 1 << 18 };
+
+static bool asks_all(void) { return getenv("ATTEST_ASK_ALL") != NULL; }
 
 /* Under the address sanitizer, and while Bazel counts lines, the simulated GPU is slow. */
 #ifdef __SANITIZE_ADDRESS__
@@ -20,21 +23,18 @@ static bool is_slow(void) { return true; }
 static bool is_slow(void) { return getenv("COVERAGE_DIR") != NULL; }
 #endif
 
-/* Whether to ask a test's cases in that dtype. Where it is slow not in fp16, whose kernels have the lines of bf16's, and
- * on the second generation not in fp32, whose kernels are those of the first. */
-static bool asks(int32_t dtype, bool again)
-{
-    return !is_slow() || (dtype != ATTEST_FP16 && !(dtype == ATTEST_FP32 && again));
-}
+/* Whether to ask a test's cases in that dtype. Where it is slow not in fp16, whose kernels have the lines of bf16's. */
+static bool asks(int32_t dtype) { return !is_slow() || dtype != ATTEST_FP16; }
 
 /* Half of the cases by the kernels of any length: short sequences have kernels of their own, and most cases are
  * short. */
 static void run(struct kernel_implementation *kernels, bool backward, int part, int64_t cases, int64_t work)
 {
     static struct kernel_tally tally;
+    const int64_t more = asks_all() && work == WORK ? cases * MORE : cases;
     struct kernel_run run = {.self = kernels,
                              .backward = backward,
-                             .cases = (is_slow() ? cases / FEWER : cases) / 2,
+                             .cases = (is_slow() ? cases / FEWER : more) / 2,
                              .first_case = (int64_t)part * FAR,
                              .seed = SEED,
                              .work = work};
@@ -125,7 +125,7 @@ Test(kernels, hold_for_large_rows)
     for (int n = 0; n < 2; ++n) {
         struct kernel_implementation library = kernels_on_sim("library", generations[n], NULL);
         for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
-            if (asks(dtype, n > 0))
+            if (asks_all() || (dtype != ATTEST_FP16 && !(dtype == ATTEST_FP32 && n > 0))) /* bf16 has larger ones */
                 cr_expect_eq(kernels_large(&library.implementation, dtype, &verdicts, &context), TRIAL_PASSES, "%s",
                              context.message);
     }
@@ -150,13 +150,13 @@ struct long_run {
     struct kernels_verdicts verdicts;
 };
 
-/* Where it is slow, each case is asked in one dtype of the general kernels. */
+/* Each case in one of the formats of 16 bits, and every other one in fp32, unless all are to be asked. */
 static void run_long(struct long_run *run, const struct kernel_implementation *kernels, int32_t dtype)
 {
-    const bool in_turns = is_slow() && kernels->is_general;
+    const bool in_turns = !asks_all() && (kernels->is_general || !is_slow());
     const struct kernels_long_asked asked = {
         .dtype = dtype, .every = in_turns ? 2 : 1, .from = in_turns && dtype == ATTEST_BF16};
-    for (int backward = 0; backward < 2 && asks(dtype, false); ++backward)
+    for (int backward = 0; backward < 2 && asks(dtype); ++backward)
         cr_expect_eq(kernels_long(&kernels->implementation, backward, &asked, &run->verdicts, &run->context),
                      TRIAL_PASSES, "%s", run->context.message);
 }

@@ -22,7 +22,7 @@ struct eight {
     float at[8];
 };
 
-DEVICE eight load_numbers(const uint16_t *from)
+INLINE eight load_numbers(const uint16_t *from)
 {
     struct alignas(16) {
         uint16_t at[8];

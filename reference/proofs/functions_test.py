@@ -26,7 +26,7 @@ CONSTANTS = re.compile(r"constexpr float LOG2_E = ([\d.]+)f, LN_2 = ([\d.]+)f;")
 
 
 def body(text, name):
-    return re.search(rf"DEVICE float {name}\(float x\)\n{{\n(.*?)\n}}", text, re.S)[1]
+    return re.search(rf"(?:DEVICE|INLINE) float {name}\(float x\)\n{{\n(.*?)\n}}", text, re.S)[1]
 
 
 def coefficients(text, name):

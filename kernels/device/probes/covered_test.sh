@@ -9,8 +9,8 @@ while [ "$1" != -- ]; do
 done
 shift
 
-# Names in lines such as `DEVICE void name(`; macros that make functions are named by what they make.
-functions=$(sed -n '/ trap()/d; /\\$/d; s/^ *DEVICE [a-z_0-9 ]*[ *]\([a-z_0-9]*\)(.*/\1/p' "${headers[@]}" | sort -u)
+# Names in lines such as `INLINE void name(`; macros that make functions are named by what they make.
+functions=$(sed -n '/ trap()/d; /\\$/d; s/^ *INLINE [a-z_0-9 ]*[ *]\([a-z_0-9]*\)(.*/\1/p' "${headers[@]}" | sort -u)
 for dims in 1d 2d 3d 4d 5d; do
     functions="$functions tma_load_$dims tma_load_${dims}_multicast tma_store_$dims tma_reduce_add_$dims"
 done

@@ -17,7 +17,7 @@ KERNEL(PLACE_THREADS, 1) void place_kernel(place_out *out)
 }
 
 template <typename T>
-DEVICE T shuffle(int kind, T value, unsigned operand, unsigned width)
+INLINE T shuffle(int kind, T value, unsigned operand, unsigned width)
 {
     if (kind == 0) return shfl_idx(FULL_WARP, value, operand, width);
     if (kind == 1) return shfl_up(FULL_WARP, value, operand, width);
