@@ -43,6 +43,14 @@ constexpr float MOST_WEIGHT = IS_F16<T> ? 0x1p15f : 0x1p64f;
 /* By as much a row's sink may be above its reference, in base 2, so that 2^(reference - sink) is a normal number. */
 constexpr float FARTHEST_SINK = 125;
 
+/* Returns whether a sink, in base 2, is so far above the reference that the factor of o would be 0 beside weights that
+ * count. Those of fp16 do not. */
+template <typename T>
+DEVICE bool is_far(float of_sink, float reference)
+{
+    return !IS_F16<T> && of_sink < infinity_f32() && of_sink - reference > FARTHEST_SINK;
+}
+
 /* q and k have DIM features, v and o DIM_V. Tiles of keys are what registers (o, scores, weights) and shared memory
  * have room for. */
 template <int DIMENSIONS, int DIMENSIONS_V>
@@ -513,7 +521,7 @@ DEVICE void end_rows(rows_end &out, softmax_rows &rows, const forward_params &p,
         const float most = IS_F16<T> ? infinity_f32() : MOST_WEIGHT<T>;
         const float sum = sum_of_quad(rows.sum[half]);
         const row_results found = end_row(rows.reference[half], sum, sink);
-        const bool is_below_sink = sink * LOG2_E - rows.reference[half] > FARTHEST_SINK;
+        const bool is_below_sink = is_far<T>(sink * LOG2_E, rows.reference[half]);
         out.is_doubtful |= !is_empty && (is_below_sink || !(rows.sum[half] < most));
         out.is_empty[half] = is_empty;
         out.factor[half] = is_empty ? 0 : found.factor;
@@ -662,20 +670,19 @@ DEVICE uint32_t take_tiles(consumer<shape> &c, const forward_params &p, uint32_t
     return doubts;
 }
 
-/* ---- tiles in which something is not finite ---------------------------------------------------------------------- */
+/* ---- tiles in which something is not finite, or a sink far ------------------------------------------------------- */
 
 /* Returns what the weights of a row are relative to from the first tile on in which it sees keys: their maximum, or
- * what is as far below the sink as may be. */
+ * what is as far below the sink, in base 2, as may be. */
+template <typename T>
 DEVICE float first_reference(float max, float of_sink)
 {
-    const bool is_far = max > -infinity_f32() && of_sink < infinity_f32() && of_sink - max > FARTHEST_SINK;
-    return is_far ? of_sink - FARTHEST_SINK : max;
+    return max > -infinity_f32() && is_far<T>(of_sink, max) ? of_sink - FARTHEST_SINK : max;
 }
 
-/* Turns scores times c into weights, for 16 rows of a warp: as consumers do where all is finite and no sink is far. Of
- * that, `of_sink` in base 2, weights are relative to what is near enough. kept.max is the reference. Where it would not
- * be finite, or a weight not, it becomes the maximum; beside a score of +inf no other counts. A hidden key's weight is
- * -0, which is UNSEEN once it is rounded. */
+/* Turns scores times c into weights, for 16 rows of a warp: as consumers do where all is finite and no sink is far.
+ * kept.max is the reference. Where it would not be finite, or a weight not, it becomes the maximum; beside a score of
+ * +inf no other counts. A hidden key's weight is -0, which is UNSEEN once it is rounded. */
 template <typename T, int DIM, int KEYS>
 DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, float c, float of_sink)
 {
@@ -684,7 +691,7 @@ DEVICE void weigh_exactly(accumulators<DIM> &kept, exact_scores<KEYS> &scores, f
         ROLLED for (int i = 0; i < KEYS / 4; ++i) max = max_f32(max, scores.at[i / 2][2 * half + i % 2]);
         max = max_of_quad(max);
         const float of_tile = max == -infinity_f32() ? max : c * max, before = kept.max[half];
-        float reference = before == -infinity_f32() ? first_reference(of_tile, of_sink) : before;
+        float reference = before == -infinity_f32() ? first_reference<T>(of_tile, of_sink) : before;
         float next = reference, root = 1, by = 1, after = 1;
         const bool is_number = reference - reference == 0;
         const float largest = is_number ? exp2_f32(fma_rn(max, c, -reference)) : 0;

@@ -33,7 +33,7 @@ enum { WARPS = CONSUMER_THREADS / 32, PRODUCER_WARPS = GROUP / 32, TILE_Q = CONS
 constexpr int32_t NO_KEYS = INT32_MAX; /* in place of a tile's first key: the rows have no more tiles */
 
 /* Tiles are what registers and shared memory have room for: of keys, 128, but 64 where their biases lie beside wide
- * heads, or beside caps, which only kernels of every feature have. */
+ * heads, or beside caps, in the kernels of every feature. */
 template <int DIMENSIONS, unsigned HAS>
 struct shape {
     static constexpr int DIM = DIMENSIONS, DIM_V = DIMENSIONS;
@@ -697,7 +697,8 @@ DEVICE bool end_tile(consumer<shape> &c, const forward_params &p, const query_ti
     row_factors<1> factor;
     end_rows<false>(factor, kept, p, t.s, none, t.b, t.head, lane_row, sink);
     write_o<shape::DIM_V>(p, flat(kept[0].o), factor[0], t);
-    return is_new || found.is_infinite || found.is_low || !fits_fragments(p, t.s, t.first, t.rows, t.keys, true);
+    const interval keys = t.keys; /* the simulated GPU does not see what a call copies out of shared memory */
+    return is_new || found.is_infinite || found.is_low || !fits_fragments(p, t.s, t.first, t.rows, keys, true);
 }
 
 /* Computes the consumer's rows of all tiles of the CTA. Returns which rounds are in doubt, bit round % 32. */

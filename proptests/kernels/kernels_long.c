@@ -321,7 +321,7 @@ static int ask_case(const struct implementation *self, const struct long_case *o
 static bool is_turn(const struct long_case *from, int n, const struct kernels_long_asked *asked)
 {
     const bool is_about_range = from->late_key || from->late_rise || from->late_rises || from->far_sinks ||
-                                from->far_scores || from->sizes != USUAL_SIZES;
+                                from->far_scores || from->sizes != USUAL_SIZES || from->narrow_bias;
     if (asked->every == 1) return true;
     if (from->seqlens[1] > MANY_KEYS) return asked->dtype == ATTEST_BF16;
     return is_about_range || n % asked->every == asked->from;

@@ -125,7 +125,7 @@ Test(kernels, hold_for_large_rows)
     for (int n = 0; n < 2; ++n) {
         struct kernel_implementation library = kernels_on_sim("library", generations[n], NULL);
         for (int32_t dtype = ATTEST_FP32; dtype <= ATTEST_BF16; ++dtype)
-            if (asks_all() || (dtype != ATTEST_FP16 && !(dtype == ATTEST_FP32 && n > 0))) /* bf16 has larger ones */
+            if (asks(dtype) && (n == 0 || dtype != ATTEST_FP32)) /* kernels for fp32 are those of the first */
                 cr_expect_eq(kernels_large(&library.implementation, dtype, &verdicts, &context), TRIAL_PASSES, "%s",
                              context.message);
     }
@@ -150,10 +150,10 @@ struct long_run {
     struct kernels_verdicts verdicts;
 };
 
-/* Each case in one of the formats of 16 bits, and every other one in fp32, unless all are to be asked. */
+/* Each case in fp32 and in one of the formats of 16 bits, unless all are to be asked. */
 static void run_long(struct long_run *run, const struct kernel_implementation *kernels, int32_t dtype)
 {
-    const bool in_turns = !asks_all() && (kernels->is_general || !is_slow());
+    const bool in_turns = !asks_all() && (is_slow() ? kernels->is_general : dtype != ATTEST_FP32);
     const struct kernels_long_asked asked = {
         .dtype = dtype, .every = in_turns ? 2 : 1, .from = in_turns && dtype == ATTEST_BF16};
     for (int backward = 0; backward < 2 && asks(dtype); ++backward)
