@@ -109,6 +109,9 @@ struct merge_backward_kernel {
 /* Bytes of workspace that such a problem needs. */
 size_t kernel_workspace_bytes(const struct kernel_reach *reach, const struct attest_problem *p);
 
+/* So many rows, and no more, may a table have: some keep something for each. */
+enum { KERNEL_MOST_ROWS = 32 };
+
 /* Each ends with name == NULL, after kernels that take any lengths. */
 extern const struct forward_kernel forward_kernels[];
 extern const struct backward_kernel backward_kernels[];

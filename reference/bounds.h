@@ -37,17 +37,18 @@ int ref_rescale_log2(const struct attest_recipe *recipe, int32_t dtype);
 /* The recipes of our kernels, ended by name == NULL, by the kernel's name: "forward_sm80", "backward_sm80" (16-bit
  * formats, tensor cores), "forward_sm90", "forward_sm90_any" (the same, Hopper), "short_forward_sm80",
  * "short_forward_sm90", "short_forward_sm90_scaled", "short_forward_sm90_d256", "short_backward_sm80",
- * "short_backward_sm80_any", "short_backward_sm90_n64", "short_backward_sm90_n128", "short_backward_sm90_n128_latency",
- * "short_backward_sm90_n128_scaled", "short_backward_sm90_n128_d256", "short_backward_sm90_n128_d256_latency" (the
- * same, short sequences), "forward_fp32", "backward_fp32", "one_query_forward_sm80", "one_query_backward_sm80" (one
- * query row), "merge", "merge_backward" (of which exp_error says all). */
+ * "short_backward_sm80_any", "short_backward_sm90_any", "short_backward_sm90_n64", "short_backward_sm90_n128",
+ * "short_backward_sm90_n128_latency", "short_backward_sm90_n128_scaled", "short_backward_sm90_n128_d256",
+ * "short_backward_sm90_n128_d256_latency" (the same, short sequences), "forward_fp32", "backward_fp32",
+ * "one_query_forward_sm80", "one_query_backward_sm80" (one query row), "merge", "merge_backward" (of which exp_error
+ * says all). */
 enum ref_kernel_place {
     REF_FORWARD_SM80, REF_BACKWARD_SM80, REF_FORWARD_FP32, REF_BACKWARD_FP32, REF_MERGE, REF_MERGE_BACKWARD,
     REF_SHORT_FORWARD_SM80, REF_SHORT_BACKWARD_SM80, REF_ONE_QUERY_FORWARD_SM80, REF_ONE_QUERY_BACKWARD_SM80,
     REF_SHORT_FORWARD_SM90, REF_SHORT_FORWARD_SM90_D256, REF_SHORT_BACKWARD_SM90_N64, REF_SHORT_BACKWARD_SM90_N128,
     REF_SHORT_BACKWARD_SM90_N128_LATENCY, REF_SHORT_BACKWARD_SM90_N128_D256, REF_SHORT_BACKWARD_SM90_N128_D256_LATENCY,
     REF_SHORT_BACKWARD_SM90_N128_SCALED, REF_SHORT_FORWARD_SM90_SCALED, REF_FORWARD_SM90, REF_SHORT_BACKWARD_SM80_ANY,
-    REF_FORWARD_SM90_ANY,
+    REF_SHORT_BACKWARD_SM90_ANY, REF_FORWARD_SM90_ANY,
 };
 extern const struct attest_recipe ref_kernel_recipes[];
 const struct attest_recipe *ref_kernel_recipe(const char *kernel); /* NULL if there is none */

@@ -97,6 +97,7 @@ const struct attest_recipe ref_kernel_recipes[] = {
     [REF_SHORT_FORWARD_SM90_SCALED] = {.name = "short_forward_sm90_scaled", PORTABLE_SCALED(TILE_K)},
     [REF_FORWARD_SM90] = {.name = "forward_sm90", PORTABLE_MMA, .rescale_log2 = 64},
     [REF_SHORT_BACKWARD_SM80_ANY] = {.name = "short_backward_sm80_any", PORTABLE_SHORT(64)},
+    [REF_SHORT_BACKWARD_SM90_ANY] = {.name = "short_backward_sm90_any", PORTABLE_SHORT(64)},
     [REF_FORWARD_SM90_ANY] = {.name = "forward_sm90_any", PORTABLE_MMA},
     {0},
 };

@@ -63,7 +63,7 @@ def planted_on_sim(name, kernel):
         srcs = [_source(name, kernel + ".cu")],
         copts = ["-w"],
         alwayslink = True,  # before the library's own
-        deps = ["//kernels:shared"],
+        deps = ["//kernels:headers"],
     )
     cc_binary(
         name = name,
@@ -80,7 +80,7 @@ def planted_on_chip(name, kernel):
         name = name + "_kernel",
         testonly = True,
         srcs = [_source(name, kernel + ".cu")],
-        deps = ["//kernels:shared"],
+        deps = ["//kernels:headers"],
     )
     machine_counts(name, ":%s_kernel" % name, "planted/%s/machine/%s.tar" % (name, kernel))
 
@@ -91,7 +91,7 @@ def planted_on_launches(name, kernel):
         testonly = True,
         srcs = [_source(name, kernel + ".cu", sources = _LAUNCH_SOURCES)],
         code = "sm_90a",
-        deps = ["//kernels:shared"],
+        deps = ["//kernels:headers"],
     )
     cc_binary(
         name = name,
@@ -131,7 +131,7 @@ def planted_in_times(name, kernel):
         testonly = True,
         srcs = [_source(name, kernel + ".cu", "slowdowns.txt")],
         tags = ["manual"],
-        deps = ["//kernels:shared"],
+        deps = ["//kernels:headers"],
     )
     cc_binary(
         name = "libbench_%s.so" % name,

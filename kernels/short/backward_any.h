@@ -1,5 +1,5 @@
-/* backward_any.h - what short/backward_sm80_any.cu knows of its problem, and p and ds of a warp's rows and keys by
- * fragments in registers. */
+/* backward_any.h - what short/backward_sm80_any.cu and short/backward_sm90_any.cu know of a problem, and p and ds of a
+ * warp's rows and keys by fragments in registers. */
 #ifndef ATTEST_KERNELS_SHORT_BACKWARD_ANY_H
 #define ATTEST_KERNELS_SHORT_BACKWARD_ANY_H
 
@@ -25,14 +25,24 @@ struct any_shape {
     static constexpr int TILE = KEYS * DIM, PART = KEYS * 16;
     static constexpr int TILE_BYTES = TILE * static_cast<int>(sizeof(uint16_t));
     static constexpr int PARTS_BYTES = 4 * KEYS * KEYS; /* two parts of 16 bits */
+    static constexpr int ALIGNMENT = 16;                /* of parts in shared memory */
     using stages = score_stages<KEYS, KEYS, 1>;
 };
 
-/* Describes a sequence and a KV head: one thread finds it out for all, in shared memory. */
+/* Tensors of rows, in the order in which backward_params has them. */
+enum short_tensor {
+    Q_ROWS, K_ROWS, V_ROWS, O_ROWS, LSE_ROWS, DOUT_ROWS, DQ_ROWS, DK_ROWS, DV_ROWS, DLSE_ROWS, DELTA_ROWS, SHORT_TENSORS
+};
+static_assert(offsetof(forward_params, lse) == offsetof(forward_params, q) + LSE_ROWS * sizeof(row_tensor), "in order");
+static_assert(offsetof(backward_params, delta) ==
+                  offsetof(backward_params, dout) + (DELTA_ROWS - DOUT_ROWS) * sizeof(row_tensor), "in order");
+
+/* Describes a sequence and a KV head: a warp finds it out for all, in shared memory. */
 struct alignas(16) any_problem {
-    int64_t b, head_kv;
+    int64_t b, head_kv; /* past the last sequence where the CTA has no more */
     sequence s;
-    float *tiles; /* of dbias of the CTA, in the workspace, if it adds some up */
+    float *tiles;              /* of dbias of the CTA, in the workspace, if it adds some up */
+    char *rows[SHORT_TENSORS]; /* the first row of each tensor, of a group's first head; NULL: there is none */
     bool is_ours;
 };
 
@@ -51,13 +61,22 @@ struct any_places {
     uint32_t *added;      /* of each row, by the warps that share it: a bit for each head whose dx is in dbias */
 };
 
+/* These are the bytes of a problem's tiles and of what is known of it and its rows; and of votes and of what is added,
+ * with what is left free in front of the parts. */
+template <typename shape>
+constexpr int BYTES_OF_PROBLEM = 4 * shape::TILE_BYTES + static_cast<int>(sizeof(any_problem)) +
+                                 shape::KEYS * shape::SPLIT * static_cast<int>(sizeof(row_numbers));
+template <typename shape>
+constexpr int BYTES_OF_OTHERS =
+    (BYTES_OF_PROBLEM<shape> + (2 * shape::WARPS + shape::KEYS * shape::SPLIT) * static_cast<int>(sizeof(uint32_t)) +
+     shape::ALIGNMENT - 1) / shape::ALIGNMENT * shape::ALIGNMENT;
+
 template <typename shape>
 INLINE any_places find_places(unsigned char *shared)
 {
-    constexpr int WORDS = 2 * shape::WARPS + shape::KEYS * shape::SPLIT; /* votes, then what is added */
     const auto at = cut_shared(shared, shape::TILE_BYTES, shape::TILE_BYTES, shape::TILE_BYTES, shape::TILE_BYTES,
                                sizeof(any_problem), shape::KEYS * shape::SPLIT * sizeof(row_numbers),
-                               WORDS * sizeof(uint32_t), SHARED_REST);
+                               BYTES_OF_OTHERS<shape> - BYTES_OF_PROBLEM<shape>, SHARED_REST);
     return {reinterpret_cast<uint16_t *>(at.at[0]), reinterpret_cast<uint16_t *>(at.at[1]),
             reinterpret_cast<uint16_t *>(at.at[2]), reinterpret_cast<uint16_t *>(at.at[3]),
             reinterpret_cast<uint16_t *>(at.at[7]), reinterpret_cast<any_problem *>(at.at[4]),
@@ -69,19 +88,44 @@ INLINE any_places find_places(unsigned char *shared)
  * are as many parts as sequences. */
 DEVICE int64_t own_part() { return static_cast<int64_t>(block_z()) * grid_y() + block_y(); }
 
-INLINE any_problem find_problem(const backward_params &p, const short_sums &sums, int64_t b, int64_t head_kv, int tile)
+/* Describes a sequence and a KV head, by a warp: a lane finds the rows of a tensor. */
+DEVICE void find_problem(any_problem &c, const backward_params &p, const short_sums &sums, int64_t b, int64_t head_kv,
+                         int tile)
 {
     const forward_params &f = p.forward;
-    any_problem out = {};
-    out.b = b, out.head_kv = head_kv;
-    out.s = find_sequence(f, b);
-    out.is_ours = is_ours(f, out.s);
+    const unsigned n = lane();
+    if (b < f.batch) {
+        const sequence s = find_sequence(f, b);
+        if (n < SHORT_TENSORS) {
+            const row_tensor &t = n < DOUT_ROWS ? (&f.q)[n] : (&p.dout)[n - DOUT_ROWS];
+            const bool is_k = n == K_ROWS || n == V_ROWS || n == DK_ROWS || n == DV_ROWS;
+            char *const first = row_of(t, b, is_k ? s.first_k : s.first_q, is_k ? head_kv : head_kv * f.group, 0).data;
+            c.rows[n] = t.data != nullptr ? first : nullptr;
+        }
+        if (n == 0) c.s = s, c.is_ours = is_ours(f, s);
+    }
+    if (n != 0) return;
+    c.b = b, c.head_kv = head_kv;
     if (sums.way == SUMS_OF_TILES) {
         const int64_t of_part = sums.joins_heads ? sums.head_parts : f.num_heads_q;
         const int64_t first = own_part() * of_part + (sums.joins_heads ? block_x() : head_kv * f.group);
-        out.tiles = find_sum_places(p).tiles + first * tile;
+        c.tiles = find_sum_places(p).tiles + first * tile;
     }
-    return out;
+}
+
+/* Describes the CTA's next one, once all have read the last. */
+DEVICE void find_next_problem(any_problem &c, const backward_params &p, const short_sums &sums, int tile)
+{
+    int64_t b = c.b, head_kv = c.head_kv + sums.head_parts;
+    if (head_kv >= p.forward.by_heads_kv.by) b += sums.parts, head_kv = block_x();
+    sync_warp(FULL_WARP); /* all lanes have read it */
+    find_problem(c, p, sums, b, head_kv, tile);
+}
+
+/* Returns rows of a problem's tensor from row `first` on, of query head n of the group. */
+INLINE row_pointer rows_of(const any_problem &c, const row_tensor &t, int tensor, int n, int first, int length)
+{
+    return {c.rows[tensor] + (n * t.head + first * t.seqlen) * 2, t.dtype, t.by_four, length};
 }
 
 /* Names a warp's own rows, or keys, and features. */
@@ -104,18 +148,31 @@ struct lane_rows {
     float given[2], dlse[2]; /* delta, if it is given */
 };
 
-/* Loads it; it is zero where nothing of the row is read. */
-INLINE lane_rows load_rows_of_lane(const backward_params &p, const sequence &s, int64_t b, int64_t head, int32_t row)
+/* Returns whether a row sees a key, as far as lengths and window say. */
+DEVICE bool has_keys(const forward_params &f, const sequence &s, int32_t row)
+{
+    if (f.window_left < 0 && f.window_right < 0) return row < s.used_q && s.used_k > 0;
+    const interval keys = keys_of_row(f, s, row);
+    return keys.first < keys.last;
+}
+
+/* Loads it, of query head n of the group; it is zero where nothing of the row is read. */
+INLINE lane_rows load_rows_of_lane(const backward_params &p, const any_problem &c, int n, int32_t row)
 {
     lane_rows out = {};
+    const forward_params &f = p.forward;
+    const auto load = [&](const row_tensor &t, int tensor, int32_t r) {
+        return reinterpret_cast<const float *>(c.rows[tensor])[n * t.head + r * t.seqlen];
+    };
     UNROLL for (int half = 0; half < 2; ++half) {
         const int32_t r = row + 8 * half;
-        const interval keys = keys_of_row(p.forward, s, r);
-        const bool exists = keys.first < keys.last || (p.external_lse && r < s.used_q);
-        if (exists || (p.forward.sink != nullptr && r < s.used_q)) out.lse[half] = load_row_lse(p, s, b, r, head);
-        if (!exists) continue;
-        out.given[half] = load_scalar(p.delta, s, b, r, head);
-        out.dlse[half] = load_scalar(p.dlse, s, b, r, head);
+        const bool exists = p.external_lse ? r < c.s.used_q : has_keys(f, c.s, r);
+        if (exists || (f.sink != nullptr && r < c.s.used_q)) {
+            if (p.external_lse) out.lse[half] = load_row_lse(p, c.s, c.b, r, c.head_kv * f.group + n);
+            else out.lse[half].high = lse_in_base_2(load(f.lse, LSE_ROWS, r));
+        }
+        if (exists && p.delta.data != nullptr) out.given[half] = load(p.delta, DELTA_ROWS, r);
+        if (exists && p.dlse.data != nullptr) out.dlse[half] = load(p.dlse, DLSE_ROWS, r);
     }
     return out;
 }
@@ -207,11 +264,11 @@ INLINE warp_cut find_cut(const forward_params &f, const sequence &s, const score
     return out;
 }
 
-/* Turns s into p, dp into that of dropout, and adds what delta is made of. */
+/* Turns s into p, and finds what dropout drops. */
 template <typename shape>
-DEVICE void find_weights_of_warp(warp_pairs &w, delta_sums &sums, const typename shape::stages &stages,
-                                 const forward_params &f, const sequence &s, const gradient_terms &terms,
-                                 const warp_place &own, const float (&lse)[2])
+DEVICE void find_weights_of_warp(warp_pairs &w, const typename shape::stages &stages, const forward_params &f,
+                                 const sequence &s, const gradient_terms &terms, const warp_place &own,
+                                 const float (&lse)[2])
 {
     const int first_key = own.part * shape::WARP_KEYS;
     const bool has_cap = (shape::SCORES & HAS_CAP) != 0 && f.softcap > 0;
@@ -227,15 +284,25 @@ DEVICE void find_weights_of_warp(warp_pairs &w, delta_sums &sums, const typename
         for_pairs([&](int n, int e) { w.p.at[2 * j + n][e] = exp2_f32(chunk.weight[n][e]); });
         if (has_cap) for_pairs([&](int n, int e) { w.slope.at[2 * j + n][e] = chunk.slope[n][e]; });
     }
-    if ((shape::SCORES & HAS_DROPOUT) != 0 && f.dropout_threshold != 0) {
-        w.dropped[0] = w.dropped[1] = 0;
-        const int64_t i = f.q_start + own.first + static_cast<int>(lane()) / 4;
-        draw_dropped<64>(terms.rule, i, (f.k_start + first_key) / 8, f.dropout_threshold,
-                         [&](int n, int e, bool is_dropped) {
-                             if (is_dropped) w.dropped[e / 2] |= 1u << (2 * n + e % 2);
-                             w.dp.at[n][e] *= is_dropped ? 0 : f.dropout_multiplier;
-                         });
-    }
+    if ((shape::SCORES & HAS_DROPOUT) == 0 || f.dropout_threshold == 0) return;
+    w.dropped[0] = w.dropped[1] = 0;
+    const int64_t i = f.q_start + own.first + static_cast<int>(lane()) / 4;
+    draw_dropped<64>(terms.rule, i, (f.k_start + first_key) / 8, f.dropout_threshold,
+                     [&](int n, int e, bool is_dropped) {
+                         if (is_dropped) w.dropped[e / 2] |= 1u << (2 * n + e % 2);
+                     });
+}
+
+/* Turns dp into that of dropout, and adds what delta is made of. */
+template <typename shape>
+DEVICE void add_pairs(warp_pairs &w, delta_sums &sums, const forward_params &f)
+{
+    if ((shape::SCORES & HAS_DROPOUT) != 0 && f.dropout_threshold != 0)
+        UNROLL for (int n = 0; n < 8; ++n)
+            UNROLL for (int e = 0; e < 4; ++e) {
+                const bool is_dropped = (w.dropped[e / 2] >> (2 * n + e % 2) & 1) != 0;
+                w.dp.at[n][e] *= is_dropped ? 0 : f.dropout_multiplier;
+            }
     sums = {};
     UNROLL for (int n = 0; n < 8; ++n)
         UNROLL for (int e = 0; e < 4; ++e) {

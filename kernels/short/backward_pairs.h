@@ -20,8 +20,8 @@ DEVICE float join(float number, bool is_sum, const warp_place &own, int half, ro
     return is_sum ? a.sum_of_weights + b.sum_of_weights : max_f32(a.largest, b.largest);
 }
 
-/* Does what find_weights_of_warp does, for any numbers. Where a row's lse is large, two passes find its own before: m,
- * then the sum of 2^(y - m), the sink in both. */
+/* Does what find_weights_of_warp and add_pairs do, for any numbers. Where a row's lse is large, two passes find its own
+ * before: m, then the sum of 2^(y - m), the sink in both. */
 template <typename shape>
 DEVICE void find_weights_exactly(warp_pairs &w, delta_sums &sums, uint32_t (&seen)[2], lane_rows &rows,
                                  const backward_params &p, const sequence &s, const score_terms &terms, int64_t head,
@@ -98,7 +98,7 @@ DEVICE void find_ds_exactly(warp_pairs &w, const uint32_t (&seen)[2])
 
 /* Makes the high parts of pairs that are not seen UNSEEN, and those of others not: a small ds may round to -0. */
 template <int KEYS>
-DEVICE void mark_unseen(weight_parts<KEYS> &parts, const uint32_t (&seen)[2])
+DEVICE void mark_unseen(row_parts<KEYS> &parts, const uint32_t (&seen)[2])
 {
     ROLLED for (int i = 0; i < KEYS / 4; ++i) {
         const int j = i / 4, r = i % 4, bit = 2 * (2 * j + r / 2);

@@ -114,7 +114,7 @@ DEVICE void find_ds(row_pairs<KEYS> &dp, const row_pairs<KEYS> &p, const float (
 
 /* Loads them transposed: 16 keys, all rows. */
 template <typename shape>
-DEVICE void load_fragments(weight_parts<shape::KEYS> &to, const uint16_t *from)
+DEVICE void load_fragments(row_parts<shape::KEYS> &to, const uint16_t *from)
 {
     const unsigned l = lane();
     UNROLL for (int j = 0; j < shape::KEYS / 16; ++j) {
@@ -133,7 +133,7 @@ struct group_sums {
 /* Computes features of a result: sums of w times `rows`. SELECT leaves out those that `seen` marks as UNSEEN; then it
  * takes a few features at a time. */
 template <typename T, typename shape, bool SELECT, int FEATURES>
-DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
+DEVICE void find_result(const result_rows &to, const group_sums &group, const row_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features)
 {
     /* It takes whole slices, so that what one head of a group keeps is what the next one takes. */
@@ -169,7 +169,7 @@ DEVICE void find_result(const result_rows &to, const group_sums &group, const we
 
 /* CUT says that not every row sees every key, so that a NaN among `rows` may not be felt by all. */
 template <typename T, typename shape, int FEATURES>
-DEVICE void find_result(const result_rows &to, const group_sums &group, const weight_parts<shape::KEYS> &w,
+DEVICE void find_result(const result_rows &to, const group_sums &group, const row_parts<shape::KEYS> &w,
                         const uint32_t (&seen)[shape::KEYS / 16][4], const uint16_t *rows, interval features, bool cut)
 {
     if (cut && !is_tile_finite<T, shape::KEYS, shape::DIM>(rows))
@@ -316,7 +316,7 @@ KERNEL(shape::THREADS, shape::CTAS) void short_backward_sm80_kernel(const backwa
         sync_threads(); /* v is free */
         uint16_t *const row_tile = v + row * (DIM > 2 * KEYS ? DIM : 2 * KEYS); /* 16 rows of dq */
         find_pairs<shape>(weights, ds, lse, p, *problem, head, lane_row);
-        weight_parts<KEYS> of_p, of_ds;
+        row_parts<KEYS> of_p, of_ds;
         split<T, KEYS>(of_p, weights);
         split<T, KEYS>(of_ds, ds);
 

@@ -1,5 +1,6 @@
 /* backward_sm80.h - what short/backward_sm80.cu and short/backward_sm80_any.cu share: products of 16 query rows and
- * their keys, weights in two parts of 16 bits, rows of results. */
+ * their keys, weights in two parts of 16 bits, rows of results. Kernels of Hopper that take short/backward_any.h, too,
+ * have the weights and the results of it. */
 #ifndef ATTEST_KERNELS_SHORT_BACKWARD_SM80_H
 #define ATTEST_KERNELS_SHORT_BACKWARD_SM80_H
 
@@ -16,7 +17,7 @@ struct row_pairs {
 
 /* Holds two 16-bit parts of weights, as fragments. */
 template <int KEYS>
-struct weight_parts {
+struct row_parts {
     uint32_t high[KEYS / 16][4], low[KEYS / 16][4];
 };
 
@@ -48,7 +49,7 @@ DEVICE void multiply_rows(row_pairs<KEYS> &s, row_pairs<KEYS> &dp, const uint16_
 /* Splits weights: the high part is the rounded number, UNSEEN where that is -0; the low part is what rounding left,
  * rounded. */
 template <typename T, int KEYS>
-DEVICE void split(weight_parts<KEYS> &out, const row_pairs<KEYS> &weights)
+DEVICE void split(row_parts<KEYS> &out, const row_pairs<KEYS> &weights)
 {
     UNROLL for (int j = 0; j < KEYS / 16; ++j)
         UNROLL for (int r = 0; r < 4; ++r) {
@@ -62,7 +63,7 @@ DEVICE void split(weight_parts<KEYS> &out, const row_pairs<KEYS> &weights)
 /* Stores the parts of rows `row` .. row + 15 in shared memory: for each 16 keys a tile of the high and one of the low
  * numbers, of ROWS rows each, so that the tiles of 16 keys lie together. */
 template <int ROWS, int KEYS>
-DEVICE void store_fragments(uint16_t *to, const weight_parts<KEYS> &from, unsigned row)
+DEVICE void store_fragments(uint16_t *to, const row_parts<KEYS> &from, unsigned row)
 {
     constexpr int PART = ROWS * 16;
     const unsigned g = lane() / 4, t = lane() % 4;

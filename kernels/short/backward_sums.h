@@ -51,29 +51,29 @@ DEVICE void write_dx(const backward_params &p, const row_pairs<64> &dx, int64_t 
     }
 }
 
-/* A tile lies as its threads hold it: quad 4 h + i of a thread has row g + 8 h, and of column groups 2 i and 2 i + 1
- * the keys 2 t and 2 t + 1. It begins with zeros. */
+/* A tile lies as threads hold it, if warps that share rows are neighbours: quad 4 h + i of a thread has row g + 8 h,
+ * and of column groups 2 i and 2 i + 1 the keys 2 t and 2 t + 1. It begins with zeros. */
 template <int THREADS_OF_CTA>
-DEVICE float *quad_of_tile(float *tile, int i)
+DEVICE float *quad_of_tile(float *tile, int i, int thread)
 {
-    return tile + (i * THREADS_OF_CTA + static_cast<int>(thread_x())) * 4;
+    return tile + (i * THREADS_OF_CTA + thread) * 4;
 }
 
 template <int THREADS_OF_CTA>
 DEVICE void clear_tile(float *tile)
 {
     UNROLL for (int i = 0; i < 8; ++i)
-        store_global_16(quad_of_tile<THREADS_OF_CTA>(tile, i), quad{{0, 0, 0, 0}});
+        store_global_16(quad_of_tile<THREADS_OF_CTA>(tile, i, static_cast<int>(thread_x())), quad{{0, 0, 0, 0}});
 }
 
-/* Adds dx of those of a lane's rows that `adds` names. */
+/* Adds dx of those of a lane's rows that `adds` names, by `thread` of the tile. */
 template <int THREADS_OF_CTA>
-DEVICE void add_dx(float *tile, const row_pairs<64> &dx, const bool (&adds)[2])
+DEVICE void add_dx(float *tile, const row_pairs<64> &dx, const bool (&adds)[2], int thread)
 {
     UNROLL for (int half = 0; half < 2; ++half) {
         if (!adds[half]) continue;
         UNROLL for (int i = 0; i < 4; ++i) {
-            float *const at = quad_of_tile<THREADS_OF_CTA>(tile, 4 * half + i);
+            float *const at = quad_of_tile<THREADS_OF_CTA>(tile, 4 * half + i, thread);
             quad sum = load_global_16<quad>(at);
             UNROLL for (int e = 0; e < 4; ++e) sum.at[e] += dx.at[2 * i + e / 2][2 * half + e % 2];
             store_global_16(at, sum);
@@ -91,6 +91,16 @@ DEVICE void add_quad(quad &sum, const quad &more)
 struct tile_sums {
     int64_t heads, of_sequence, count, step;
 };
+
+/* Returns what a row gives dsink: p_sink (dlse - delta). An empty row has lse = sink and delta = 0. */
+DEVICE float sink_gradient(float sink, const row_lse &lse, float delta, float dlse)
+{
+    const bool is_alone = sink == -infinity_f32() && lse.high == sink;
+    const float y = (sink - lse.reference) * LOG2_E;
+    return (is_alone ? 1 : exp2_f32(y - lse.high - lse.low)) * (dlse - delta);
+}
+
+namespace { /* what has two builds of a kernel, or two kernels that launch these, has two of them, too */
 
 /* Adds them up, of KEYS rows and keys, and writes dbias. SUM_SHARES threads have a quad, each every so manieth tile.
  *
@@ -127,16 +137,6 @@ KERNEL(SUM_THREADS, 1) void sum_tiles_kernel(const backward_params p, const tile
     store_two(t, data, key, p.forward.seqlen_k, sum.at[0], sum.at[1]);
     store_two(t, data, key + 8, p.forward.seqlen_k, sum.at[2], sum.at[3]);
 }
-
-/* Returns what a row gives dsink: p_sink (dlse - delta). An empty row has lse = sink and delta = 0. */
-DEVICE float sink_gradient(float sink, const row_lse &lse, float delta, float dlse)
-{
-    const bool is_alone = sink == -infinity_f32() && lse.high == sink;
-    const float y = (sink - lse.reference) * LOG2_E;
-    return (is_alone ? 1 : exp2_f32(y - lse.high - lse.low)) * (dlse - delta);
-}
-
-namespace { /* programs that link two builds of a kernel have two of this one, too */
 
 /* Adds up dsink over sequences. Grid x: heads. */
 struct sink_sums {

@@ -11,12 +11,10 @@
 #include "lib/tensors.h"
 #include "proptests/properties/properties_list.h"
 
-enum { KERNELS_MAX = 16 };
-
 /* Launchers in place of the library's own, by place in the registry's tables; NULL: the library's. */
 struct kernel_launchers {
-    forward_launcher *forward[KERNELS_MAX];
-    backward_launcher *backward[KERNELS_MAX];
+    forward_launcher *forward[KERNEL_MOST_ROWS];
+    backward_launcher *backward[KERNEL_MOST_ROWS];
     merge_launcher *merge;
     merge_backward_launcher *merge_backward;
 };

@@ -84,7 +84,7 @@ static bool is_asked(const struct implementation *self, const struct attest_prob
 {
     struct kernel_implementation kernels = *(const struct kernel_implementation *)self;
     struct kernel_run_plan run;
-    for (int n = 0; n < KERNELS_MAX; ++n)
+    for (int n = 0; n < KERNEL_MOST_ROWS; ++n)
         if (kernels.launchers.forward[n] != NULL || kernels.launchers.backward[n] != NULL) kernels.only_replaced = true;
     return kernels_plan(&kernels, p, ATTEST_SIM, ATTEST_BACKWARD, &run) == ATTEST_OK &&
            (only_major == 0 || run.plan.backward[0]->only_major == only_major);
