@@ -279,14 +279,9 @@ const struct backward_kernel backward_kernels[] = {
      .most = {1, 512}},
     {LAUNCHERS(short_backward_sm90_n64), .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, PLAIN_GRADIENTS},
      .most = {64, 64}, .only_major = HOPPER, .shared_bytes = 161 * 1024},
-    /* Of 33 to 64 features it is faster where the row below it takes a problem, too. In the workspace, for dbias and
-     * dsink: delta, lse in base 2, its low part, the reference of biases. */
-    {LAUNCHERS(short_backward_sm90_any),
-     .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, .least_dim = 33, .most_dim = 64, .workspace_terms = 4,
-               .only_for_sums = true},
-     .most = {64, 64}, .only_major = HOPPER, .shared_bytes = 84 * 1024},
     {LAUNCHERS(short_backward_sm80), .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, WINDOW_GRADIENTS},
      .most = {64, 64}, .shared_bytes = 163 * 1024},
+    /* In the workspace, for dbias and dsink: delta, lse in base 2, its low part, the reference of biases. */
     {LAUNCHERS(short_backward_sm90_any),
      .reach = {SIXTEEN, KERNEL_K | KERNEL_V | GRADIENTS, .most_dim = 128, .workspace_terms = 4, .only_for_sums = true},
      .most = {64, 64}, .only_major = HOPPER, .shared_bytes = 84 * 1024},

@@ -132,15 +132,6 @@ static bool is_made_for(const struct problem_row *row, struct sample_shape *shap
     return false;
 }
 
-/* Takes another width where rows before it take problems of that one. */
-static void find_width(const struct problem_row *row, struct sample_shape *shape)
-{
-    struct sample_shape other = *shape;
-    for (int n = 0; n < PROBLEM_WIDTHS && row->reach->full_dims == 0 && !is_made_for(row, &other); ++n)
-        other.head_dim = other.head_dim_v = problem_widths[n];
-    if (is_made_for(row, &other)) shape->head_dim = shape->head_dim_v = other.head_dim;
-}
-
 static struct counted_problem problems[2048];
 static size_t num_problems;
 
@@ -198,7 +189,6 @@ static void add_row(const struct problem_row *row)
             struct sample_shape shape = plain;
             shape.features |= feature->with;
             if (row->reach->lacks & feature->lacks || (feature->is_backward && row->pass == ATTEST_FORWARD)) continue;
-            if (feature->with != 0) find_width(row, &shape);
             add(row, shape, feature->name);
         }
         add_batches(row, &plain);

@@ -360,7 +360,7 @@ const struct long_case long_cases[] = {
      .no_group = true, .aligned = true},
     {"blocks, the last one alone", .heads_kv = 1, .seqlens = {5, 4101}, .head_dims = {16, 16}, .no_group = true,
      .last_block = true, .features = FEATURE(BLOCK_MASK)},
-    {"short, padded rows of odd width", .heads_kv = 1, .seqlens = {50, 40}, .head_dims = {40, 23},
-     .features = FEATURE(STRIDED)},
+    {"short, a sink, padded rows of odd width", .heads_kv = 1, .seqlens = {50, 40}, .head_dims = {40, 23},
+     .features = FEATURE(STRIDED) | FEATURE(SINK)},
     {0},
 };
